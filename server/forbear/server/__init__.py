@@ -1,0 +1,1 @@
+"""The process: composition root, the sender, the worker and the command line."""

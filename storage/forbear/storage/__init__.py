@@ -1,0 +1,1 @@
+"""The durable store: the only place that speaks SQL."""
