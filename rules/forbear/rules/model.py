@@ -382,7 +382,7 @@ class Case:
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class AuditEvent:
     """One row of the audit trail: a public header and a body."""
 
     sequence: int
