@@ -85,7 +85,7 @@ class ManualClock:
 
 
 class FixedRandom:
-    """`ports.Random` without surprises: given numbers in turn, over and over, and counted tokens."""
+    """`ports.Random` without surprises: the given numbers in turn, for ever, and counted tokens."""
 
     def __init__(self, *uniforms: float) -> None:
         numbers: Iterator[float] = cycle(uniforms or (0.5,))
