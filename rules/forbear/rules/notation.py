@@ -35,9 +35,7 @@ _PLACEHOLDER = re.compile(
 PLAIN_FORMATS = frozenset({"bytes", "time", "rfc3339", "epoch", "epoch_ms", "date"})
 """Formats after a colon in a placeholder; `minor(argument)` is the one with an argument."""
 
-PLACEHOLDERS = (
-    "{arg.x}, {account.x}, {ref}, {key}, {id}, {take.x}, {result.x} and {submitted_at}"
-)
+PLACEHOLDERS = "{arg.x}, {account.x}, {ref}, {key}, {id}, {take.x}, {result.x} and {submitted_at}"
 
 
 def parse_duration(text: str) -> int:
