@@ -1,0 +1,98 @@
+"""What the surface asks of the desk: one method per tool.
+
+Every method answers from the store after at most `wait_seconds`, does nothing that its caller's
+cancellation could break, and returns a `Refusal` (nothing was stored) instead of raising for
+anything an agent can cause.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Protocol
+
+from forbear.rules.model import Priority, Refusal, State
+from forbear.tools.record import Record
+
+Report = Callable[[Record], Awaitable[None]]
+"""Called with the record on news while a call waits."""
+
+Page = tuple[list[Record], str | None]
+"""Operations, active ones first, and the cursor of the next page."""
+
+
+class DeskPort(Protocol):
+    """The use cases behind the tools.
+
+    `client` names who calls: one name per server process over stdio. Waits without news are counted
+    per operation and client.
+    """
+
+    async def list_actions(
+        self,
+        *,
+        provider: str | None,
+        action: str | None,
+        query: str | None,
+        cursor: str | None,
+        limit: int,
+        client: str,
+    ) -> Mapping[str, Any] | Refusal: ...
+
+    async def submit_job(
+        self,
+        *,
+        provider: str,
+        job: str,
+        arguments: Mapping[str, Any],
+        purpose: str | None,
+        task: str | None,
+        idempotency_key: str | None,
+        depends_on: tuple[str, ...],
+        deadline_seconds: int | None,
+        max_status_requests: int | None,
+        useful_for_seconds: int | None,
+        priority: Priority,
+        wait_seconds: float,
+        client: str,
+        report: Report | None,
+    ) -> Record | Refusal: ...
+
+    async def check_status(
+        self, operation_id: str, *, wait_seconds: float, client: str, report: Report | None
+    ) -> Record | Refusal: ...
+
+    async def fetch_result(
+        self,
+        operation_id: str,
+        *,
+        name: str | None,
+        offset: int | None,
+        wait_seconds: float,
+        client: str,
+        report: Report | None,
+    ) -> Record | Refusal: ...
+
+    async def cancel_job(
+        self,
+        operation_id: str,
+        *,
+        reason: str,
+        wait_seconds: float,
+        client: str,
+        report: Report | None,
+    ) -> Record | Refusal: ...
+
+    async def operation_status(
+        self,
+        operation_id: str | None,
+        *,
+        state: State | None,
+        provider: str | None,
+        task: str | None,
+        cursor: str | None,
+        limit: int,
+        timeline: bool,
+        client: str,
+    ) -> Record | Page | Refusal:
+        """One operation if its id is given, else a page of them."""
+        ...
