@@ -1,0 +1,104 @@
+"""What a user would install, built from this tree and looked into."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from configparser import ConfigParser
+from pathlib import Path
+from zipfile import ZipFile
+
+import pytest
+
+from tests.architecture import LAYERS
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+DECOY = "raise SystemExit('a file of the working directory was imported')\n"
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel, built by the declared backend without a network."""
+    folder = tmp_path_factory.mktemp("wheel")
+    built = subprocess.run(
+        [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert built.returncode == 0, built.stdout + built.stderr
+    [path] = folder.glob("*.whl")
+    return path
+
+
+def contents(wheel: Path) -> set[str]:
+    """The wheel's files without its metadata."""
+    with ZipFile(wheel) as archive:
+        return {name for name in archive.namelist() if ".dist-info/" not in name}
+
+
+def metadata(wheel: Path, name: str) -> str:
+    with ZipFile(wheel) as archive:
+        [entry] = [each for each in archive.namelist() if each.endswith(f".dist-info/{name}")]
+        return archive.read(entry).decode()
+
+
+def test_the_wheel_installs_the_one_name_forbear(wheel: Path) -> None:
+    assert {name.partition("/")[0] for name in contents(wheel)} == {"forbear"}
+
+
+def test_the_wheel_holds_every_source_file_and_no_other(wheel: Path) -> None:
+    sources = {
+        path.relative_to(REPOSITORY / layer).as_posix()
+        for layer in LAYERS
+        for path in (REPOSITORY / layer).rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+    assert contents(wheel) == sources
+
+
+def test_types_and_migrations_travel_along(wheel: Path) -> None:
+    names = contents(wheel)
+    assert {f"forbear/{layer}/py.typed" for layer in LAYERS} <= names
+    assert any(name.startswith("forbear/storage/migrations/") for name in names)
+
+
+def test_the_licence_travels_along(wheel: Path) -> None:
+    assert metadata(wheel, "licenses/LICENSE") == (REPOSITORY / "LICENSE").read_text("utf-8")
+
+
+def test_the_console_script_points_at_a_module_of_the_wheel(wheel: Path) -> None:
+    scripts = ConfigParser()
+    scripts.read_string(metadata(wheel, "entry_points.txt"))
+    module, _, function = scripts["console_scripts"]["forbear"].partition(":")
+    path = module.replace(".", "/")
+    assert {f"{path}.py", f"{path}/__init__.py"} & contents(wheel)
+    assert function == "main"
+
+
+def test_the_program_runs_beside_an_agents_own_tools_and_server(
+    wheel: Path, tmp_path: Path
+) -> None:
+    installed = tmp_path / "installed"
+    with ZipFile(wheel) as archive:
+        archive.extractall(installed)
+    project = tmp_path / "project"
+    for name in ("tools.py", "server.py", "storage.py", "rules/__init__.py"):
+        decoy = project / name
+        decoy.parent.mkdir(parents=True, exist_ok=True)
+        decoy.write_text(DECOY, encoding="utf-8")
+    run = subprocess.run(
+        [sys.executable, "-m", "forbear", "--help"],
+        cwd=project,
+        env={**os.environ, "PYTHONPATH": str(installed), "FORBEAR_HOME": str(tmp_path / "home")},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert "serve" in run.stdout
+    assert not (tmp_path / "home").exists()
