@@ -55,7 +55,7 @@ def first_delay(backoff: Backoff, u: float) -> int:
 def rate_limited_poll_delay(
     backoff: Backoff, parsed: int, time_left: int, requests_left: int, u: float
 ) -> int:
-    """After a 429 without a hint: sharply more than the current delay, never less than the floor."""
+    """After a 429 without a hint: sharply more than the current delay, at least the floor."""
     raw = raw_poll_delay(backoff, parsed, time_left, requests_left)
     return round(max(4 * raw, backoff.rate_limited) * (1 + u / 4))
 

@@ -321,6 +321,8 @@ class Operation:
     lease_until: int | None
     """Milliseconds of CLOCK_BOOTTIME on the boot `lease_boot`."""
     fence: int
+    not_before: int | None = None
+    """The provider's own minimum (Retry-After): no request of this operation before it."""
 
     @property
     def final(self) -> bool:
@@ -333,7 +335,7 @@ class Operation:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One try at sending. Reserved before the send; closed exactly once by evidence or as unknown."""
+    """One try at sending: reserved before the send, closed once, by evidence or as unknown."""
 
     id: str
     operation_id: str

@@ -1,0 +1,216 @@
+"""Whether a request may leave now (behaviour.md, sections 2 and 3).
+
+The order is fixed: terminal, approval, deadline, budgets, due, credential, scope, slot. Nothing
+here reserves; the ledger does that in the same transaction, and only then a permit exists.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from forbear.rules.contract import Action, Job, Scope
+from forbear.rules.lifecycle import Event
+from forbear.rules.model import (
+    DelaySource,
+    Kind,
+    Operation,
+    Reason,
+    RequestClass,
+    State,
+    Step,
+    WaitingFor,
+)
+from forbear.rules.verdicts import Verdict, end_of, end_reason, stop
+
+HANDOVER = 10_000
+"""How long after its reservation a request may hand over its first byte, ms."""
+
+SETTLING = 5_000
+"""Time between the end of the send window and the end of the lease, ms."""
+
+CREDENTIAL_RECHECK = 15_000
+"""How often an operation that waits for a credential looks for it, ms."""
+
+RATE_SHARE = 0.9
+"""The share of a published rate that is used."""
+
+
+@dataclass(frozen=True, slots=True)
+class Admit:
+    """A permit may be made for `step`."""
+
+    step: Step
+    timeout: int
+    """Total time of the request, ms."""
+    send_by: int
+    lease: int
+    """Length of the lease, ms: the send window, the timeout and time to settle."""
+    theoretical_arrival: int
+    """The scope's new theoretical arrival time (GCRA), microseconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """Not now: look again at `until`."""
+
+    until: int
+    waiting_for: WaitingFor
+    source: DelaySource | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ScopeState:
+    """What the register knows of a scope, read inside the admitting transaction."""
+
+    next_allowed_at: int = 0
+    theoretical_arrival: int = 0
+    """Microseconds since the epoch; the token bucket as one number."""
+    open_attempts: int = 0
+    next_free_at: int | None = None
+    """When the first occupied slot is free at the latest."""
+    ahead: int = 0
+    """Operations of the scope that already wait for a token."""
+
+
+def admit(
+    op: Operation,
+    action: Action,
+    scope: Scope,
+    seen: ScopeState,
+    now: int,
+    *,
+    credential_ready: bool,
+) -> Admit | Hold | Verdict:
+    """Decide about the request that `op` would send next. `op` is live and has no open attempt."""
+    ended = overdue(op, now)
+    if ended is not None:
+        return ended
+    if op.approve_by is not None:
+        return Hold(op.approve_by, WaitingFor.APPROVAL)
+    spent = exhausted(op)
+    if spent is not None:
+        return spent
+    if op.next_at is not None and op.next_at > now:
+        return Hold(op.next_at, op.waiting_for or WaitingFor.PROVIDER, op.delay_source)
+    if op.not_before is not None and op.not_before > now:
+        source = DelaySource.PROVIDER_RETRY_AFTER
+        return Hold(_bounded(op, op.not_before), WaitingFor.PROVIDER, source)
+    if not credential_ready:
+        return Hold(_bounded(op, now + CREDENTIAL_RECHECK), WaitingFor.CREDENTIAL)
+    if seen.next_allowed_at > now:
+        until = seen.next_allowed_at + _spacing(scope) * seen.ahead // 1_000
+        return Hold(_bounded(op, until), WaitingFor.SCOPE, DelaySource.SCOPE_LIMIT)
+    if seen.open_attempts >= scope.max_concurrent_requests:
+        until = seen.next_free_at if seen.next_free_at is not None else now + 1_000
+        return Hold(_bounded(op, until), WaitingFor.SLOT, DelaySource.SCOPE_LIMIT)
+    arrival = max(seen.theoretical_arrival, now * 1_000)
+    tolerance = _spacing(scope) * max(0, scope.rate[0] - 1)
+    early = arrival - tolerance - now * 1_000
+    if early > 0:
+        until = now + (early + _spacing(scope) * seen.ahead) // 1_000 + 1
+        return Hold(_bounded(op, until), WaitingFor.SCOPE, DelaySource.SCOPE_LIMIT)
+    return _grant(op, action, now, arrival + _spacing(scope))
+
+
+def overdue(op: Operation, now: int) -> Verdict | None:
+    """How an operation ends whose time is over before anything more is sent, if it is over."""
+    if op.approve_by is not None:
+        if now < op.approve_by:
+            return None
+        return Verdict(Event.DISCARDED, _ended("not approved in time"), story={"why": "approval"})
+    if op.once is not None:
+        return None
+    if now <= last_start(op):
+        return None
+    if op.state is State.UNCLEAR:
+        return stop(Reason.UNCLEAR_WRITE, why=str(end_reason(op)))
+    if op.kind is Kind.JOB:
+        return stop(end_reason(op))
+    if _is_read(op):
+        return Verdict(Event.FAILED, _ended("deadline exceeded"), story={"why": "deadline"})
+    return Verdict(Event.DISCARDED, _ended("deadline exceeded"), story={"why": "deadline"})
+
+
+def last_start(op: Operation) -> int:
+    """The last moment at which the next request may start.
+
+    A write must have its whole timeout before the end; an observation only some of it.
+    """
+    if op.step is Step.SEND and not _is_read(op):
+        return end_of(op) - op.timeout
+    return end_of(op) - 1
+
+
+def exhausted(op: Operation) -> Verdict | None:
+    """A spent maximum that forbids the next request. A decision's single permit ignores it."""
+    if op.once is not None:
+        return None
+    if op.step is Step.STATUS:
+        if op.status_requests.spent:
+            return stop(Reason.REQUEST_BUDGET_EXHAUSTED)
+        if op.transport_failures.spent:
+            return stop(Reason.TRANSPORT_BUDGET_EXHAUSTED)
+        return None
+    if not op.attempts.spent:
+        return None
+    if op.state is State.UNCLEAR:
+        return stop(Reason.UNCLEAR_WRITE)
+    if op.kind is Kind.JOB:
+        return stop(Reason.TRANSPORT_BUDGET_EXHAUSTED)
+    event = Event.FAILED if _is_read(op) else Event.DISCARDED
+    return Verdict(event, _ended("no attempt left"), story={"why": "attempts"})
+
+
+def _is_read(op: Operation) -> bool:
+    return op.request_class is RequestClass.READ
+
+
+def _ended(message: str) -> dict[str, object]:
+    return {
+        "next_at": None,
+        "waiting_for": None,
+        "approve_by": None,
+        "delay": None,
+        "delay_source": None,
+        "failure": {"message": message},
+    }
+
+
+def _bounded(op: Operation, at: int) -> int:
+    """Never past the operation's own end: a hold must not outlive the deadline."""
+    return at if op.once is not None else min(at, last_start(op) + 1)
+
+
+def _spacing(scope: Scope) -> int:
+    """Microseconds between two requests at the share of the published rate that is used."""
+    count, per = scope.rate
+    return round(per * 1_000 / count / RATE_SHARE)
+
+
+def _grant(op: Operation, action: Action, now: int, arrival: int) -> Admit:
+    timeout, latest = op.timeout, now + HANDOVER
+    if op.step is Step.STATUS and isinstance(action, Job):
+        timeout = action.status.timeout
+        if op.once is None:
+            timeout = max(1, min(timeout, end_of(op) - now))
+            latest = min(latest, end_of(op))
+    return Admit(op.step, timeout, latest, HANDOVER + timeout + SETTLING, arrival)
+
+
+def scope_of(scopes: tuple[Scope, ...], action: str) -> Scope:
+    """The scope that paces an action: the first that names it."""
+    for scope in scopes:
+        if "*" in scope.actions or action in scope.actions:
+            return scope
+    return Scope("account", "account")
+
+
+def scope_key(scope: Scope, provider: str, account: str, action: str) -> str:
+    """The register's key of a scope; the same text in every process on the store."""
+    match scope.per:
+        case "provider" | "host":
+            return f"{provider}/{scope.name}"
+        case "account+action":
+            return f"{provider}/{account}/{action}/{scope.name}"
+        case _:
+            return f"{provider}/{account}/{scope.name}"

@@ -1,0 +1,216 @@
+"""What a decision grants (behaviour.md, section 7). Used counters never fall."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from forbear.rules.contract import Action, Job
+from forbear.rules.escalations import (
+    DEFAULT_HOLD,
+    LONGEST_HOLD,
+    TREATABLE,
+    has_handle,
+    may_send_again,
+)
+from forbear.rules.lifecycle import Event
+from forbear.rules.model import (
+    Budget,
+    Certainty,
+    DelaySource,
+    Kind,
+    Notice,
+    Operation,
+    Option,
+    Reason,
+    Step,
+    WaitingFor,
+)
+from forbear.rules.verdicts import REST, Changes, Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """An option with its parameters, as a person gave them. Times in ms."""
+
+    option: Option
+    extend_by: int | None = None
+    requests: int | None = None
+    until: int | None = None
+    treat_as: str | None = None
+    reference: str | None = None
+
+
+def objection(wish: Wish, now: int) -> str | None:
+    """What is wrong with the parameters of a wish, and the fix, or None."""
+    match wish.option:
+        case Option.EXTEND if wish.extend_by is not None and wish.extend_by <= 0:
+            return "--minutes must be above 0"
+        case Option.EXTEND if wish.requests is not None and wish.requests <= 0:
+            return "--requests must be above 0"
+        case Option.HOLD if wish.until is not None and wish.until <= now:
+            return "--until must lie in the future"
+        case Option.HOLD if wish.until is not None and wish.until > now + LONGEST_HOLD:
+            return "--until must lie within 24 hours"
+        case Option.TREAT_AS if wish.treat_as not in TREATABLE:
+            return f"treat_as needs --as with one of {', '.join(TREATABLE)}"
+        case Option.CONFIRM_DONE if not wish.reference:
+            return "confirm_done needs --reference with the provider's id"
+        case _:
+            return None
+
+
+def grant(
+    op: Operation, reason: Reason, wish: Wish, case_id: str, action: Action | None, now: int
+) -> Verdict:
+    """The transition a valid decision makes. The option was offered and `objection` is None.
+
+    The step that stopped goes on: a submission or call that was not sent or not applied is sent
+    again, a job with a handle is observed again.
+    """
+    match wish.option:
+        case Option.EXTEND:
+            return _resume(op, now, _extension(op, wish, action, now), case_id)
+        case Option.HOLD:
+            until = wish.until or _known_reset(op, now) or now + DEFAULT_HOLD
+            return _resume(op, until, {"once": str(reason)}, case_id)
+        case Option.CHECK_AGAIN | Option.RETRY_WITH_NEW_CREDENTIAL:
+            return _resume(op, now, {"once": str(reason)}, case_id)
+        case Option.TREAT_AS:
+            word = op.provider_state or ""
+            return _resume(op, now, {"treat": {**op.treat, word: wish.treat_as or ""}}, case_id)
+        case Option.REBIND:
+            binding = action.binding if action is not None else op.binding
+            return _resume(op, now, {"binding": binding}, case_id)
+        case Option.CANCEL_AT_PROVIDER:
+            return _resume(op, now, _two_checks(op, action, now), case_id)
+        case Option.CONFIRM_DONE:
+            return _confirm_done(op, wish.reference or "", now, case_id)
+        case Option.CONFIRM_NOT_DONE:
+            changes: Changes = {
+                **REST,
+                "certainty": Certainty.NOT_APPLIED,
+                "failure": {"message": "confirmed as not done"},
+                "authorisation": case_id,
+            }
+            return Verdict(Event.FAILED, changes)
+        case Option.USE_UNVALIDATED_RESULT:
+            return Verdict(Event.SUCCEEDED, {**REST, "validated": False, "authorisation": case_id})
+        case Option.APPROVE:
+            return Verdict(Event.APPROVED, _approval(op, case_id, now))
+        case _:
+            return discard(op, f"{wish.option} by a person", case_id)
+
+
+def discard(op: Operation, why: str, authorisation: str | None = None) -> Verdict:
+    """Drop what has not been sent and stop watching; says so where something may still run."""
+    changes: Changes = {**REST, "approve_by": None, "once": None, "failure": {"message": why}}
+    if authorisation is not None:
+        changes["authorisation"] = authorisation
+    left_behind = op.certainty in (Certainty.MAYBE_APPLIED, Certainty.APPLIED)
+    notice = Notice.MAY_STILL_RUN if left_behind and not op.terminal_seen else None
+    return Verdict(Event.DISCARDED, changes, notice=notice, story={"why": why})
+
+
+def _resume(op: Operation, at: int, changes: Changes, case_id: str) -> Verdict:
+    changes = {
+        **changes,
+        "next_at": at,
+        "delay": None,
+        "delay_source": DelaySource.MANUAL_EXTENSION,
+        "authorisation": case_id,
+    }
+    if has_handle(op):
+        return Verdict(
+            Event.WAIT_RESUMED,
+            {**changes, "step": Step.STATUS, "waiting_for": WaitingFor.PROVIDER},
+        )
+    if not may_send_again(op):
+        raise ValueError("an action that may have been applied is never resumed by sending it")
+    more = {
+        "attempts": _one_more(op.attempts),
+        "transport_failures": _one_more(op.transport_failures),
+        "rate_limited": _one_more(op.rate_limited),
+    }
+    return Verdict(Event.SEND_RESUMED, {**more, **changes, "step": Step.SEND, "waiting_for": None})
+
+
+def _one_more(budget: Budget) -> Budget:
+    return replace(budget, max=budget.used + 1) if budget.spent else budget
+
+
+def _extension(op: Operation, wish: Wish, action: Action | None, now: int) -> Changes:
+    granted = action.limits.extension if isinstance(action, Job) else None
+    by = granted.by if granted is not None else 0
+    requests = granted.status_requests if granted is not None else 0
+    by = min(wish.extend_by, by) if wish.extend_by is not None else by
+    requests = min(wish.requests, requests) if wish.requests is not None else requests
+    deadline = max(now, op.deadline_at) + by
+    changes: Changes = {
+        "deadline_at": deadline,
+        "status_requests": replace(op.status_requests, max=op.status_requests.max + requests),
+        "transport_failures": replace(
+            op.transport_failures, max=op.transport_failures.max + 1
+        ),
+        "rate_limited": replace(op.rate_limited, max=op.rate_limited.max + 1),
+        "extensions": replace(op.extensions, used=op.extensions.used + 1),
+    }
+    if op.useful_until is not None:
+        changes["useful_until"] = max(op.useful_until, deadline)
+    return changes
+
+
+def _two_checks(op: Operation, action: Action | None, now: int) -> Changes:
+    by = action.limits.extension.by if isinstance(action, Job) else 0
+    deadline = max(op.deadline_at, now + by)
+    changes: Changes = {
+        "status_requests": replace(op.status_requests, max=op.status_requests.max + 2),
+        "deadline_at": deadline,
+        "transport_failures": _one_more(op.transport_failures),
+        "rate_limited": _one_more(op.rate_limited),
+    }
+    if op.useful_until is not None:
+        changes["useful_until"] = max(op.useful_until, deadline)
+    return changes
+
+
+def _confirm_done(op: Operation, reference: str, now: int, case_id: str) -> Verdict:
+    if op.kind is not Kind.JOB:
+        changes: Changes = {
+            **REST,
+            "validated": False,
+            "certainty": Certainty.APPLIED,
+            "take": {**op.take, "id": reference},
+            "authorisation": case_id,
+        }
+        return Verdict(Event.SUCCEEDED, changes)
+    changes = {
+        "step": Step.STATUS,
+        "provider_job": reference,
+        "take": {**op.take, "id": reference},
+        "accepted_at": op.accepted_at or now,
+        "certainty": Certainty.APPLIED,
+        "next_at": now,
+        "delay": None,
+        "delay_source": DelaySource.MANUAL_EXTENSION,
+        "waiting_for": WaitingFor.PROVIDER,
+        "authorisation": case_id,
+    }
+    return Verdict(Event.WAIT_RESUMED, changes)
+
+
+def _approval(op: Operation, case_id: str, now: int) -> Changes:
+    return {
+        "approve_by": None,
+        "deadline_at": now + (op.approve_deadline or 0),
+        "next_at": now,
+        "waiting_for": None,
+        "authorisation": case_id,
+    }
+
+
+def _known_reset(op: Operation, now: int) -> int | None:
+    """The provider's own minimum, if it lies ahead within a hold's reach."""
+    if op.not_before is None or not now < op.not_before <= now + LONGEST_HOLD:
+        return None
+    return op.not_before
