@@ -1,0 +1,177 @@
+"""From the contract's references to the secrets that go on the wire, and to nowhere else.
+
+A secret lives in a `Credential` from the moment it is resolved to the moment the sender adds it
+to the final request. It has no other exit: `repr`, errors and fingerprints do not show it.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import os
+import re
+import stat
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from forbear.rules.contract import Auth
+
+MAX_SECRET = 65_536
+"""Bytes of a secret file that are read; longer is refused."""
+
+_FIELD_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # RFC 9110, section 5.6.2: token
+_FIELD_VALUE = re.compile(r"[\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?")
+
+
+@dataclass(frozen=True, slots=True)
+class MissingCredential:
+    """Why there is no credential, and what to do. Never holds a secret."""
+
+    reference: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.reference}: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
+class Credential:
+    """What one request needs to be let in. Keep it only as long as that request takes."""
+
+    _headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    _query: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    _bound: tuple[str, ...] = field(default=(), repr=False)
+    """What the fingerprint covers: secrets of `env:` and literals, references of the others."""
+
+    def headers(self) -> tuple[tuple[str, str], ...]:
+        """Header fields for the final request only."""
+        return self._headers
+
+    def query(self) -> tuple[tuple[str, str], ...]:
+        """Query parameters, not yet percent-encoded, for the final request only."""
+        return self._query
+
+    def fingerprint(self, store_key: bytes) -> str:
+        """A keyed name of this credential, 64 hexadecimal digits.
+
+        Changes when the value of an `env:` reference or a literal part of basic changes; rotation
+        behind a `file:` reference keeps it.
+        """
+        parts = b"".join(
+            len(part).to_bytes(4, "big") + part for part in (text.encode() for text in self._bound)
+        )
+        return hmac.new(store_key, b"credential\0" + parts, hashlib.sha256).hexdigest()
+
+
+class Credentials:
+    """Resolves references in this process's environment and files, anew at each call."""
+
+    __slots__ = ("_environment",)
+
+    def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
+        self._environment = environment
+
+    def resolve(self, auth: Auth) -> Credential | MissingCredential:
+        """Everything `auth` asks for, or the first thing that is missing."""
+        match auth.scheme:
+            case "none":
+                return Credential(_bound=("none",))
+            case "bearer":
+                return self._single(auth, auth.secret)
+            case "header" | "query" if auth.name:
+                return self._single(auth, auth.secret)
+            case "basic":
+                return self._basic(auth)
+            case _:
+                reason = (
+                    "this scheme is not supported yet -> use bearer, basic, header, query or none"
+                )
+                return MissingCredential(f"[auth] scheme = {auth.scheme!r}", reason)
+
+    def _single(self, auth: Auth, reference: str | None) -> Credential | MissingCredential:
+        secret = self._read(reference)
+        if isinstance(secret, MissingCredential):
+            return secret
+        name = auth.name or ""
+        bound = (auth.scheme, name, secret.bound)
+        if auth.scheme == "query":
+            return Credential(_query=((name, secret.value),), _bound=bound)
+        if not _FIELD_VALUE.fullmatch(secret.value):
+            return MissingCredential(
+                secret.reference, "the value has characters that no header can carry -> check it"
+            )
+        if auth.scheme == "bearer":
+            return Credential((("Authorization", f"Bearer {secret.value}"),), _bound=bound)
+        if not _FIELD_NAME.fullmatch(name):
+            return MissingCredential("[auth] name", f"{name!r} is not a header name -> correct it")
+        return Credential(((name, secret.value),), _bound=bound)
+
+    def _basic(self, auth: Auth) -> Credential | MissingCredential:
+        user = self._read(auth.user, literal=True)
+        if isinstance(user, MissingCredential):
+            return user
+        password = self._read(auth.password, literal=True)
+        if isinstance(password, MissingCredential):
+            return password
+        if ":" in user.value:
+            return MissingCredential(
+                user.reference, "a user name of basic cannot hold a colon (RFC 7617, section 2)"
+            )
+        pair = base64.b64encode(f"{user.value}:{password.value}".encode()).decode("ascii")
+        bound = ("basic", user.bound, password.bound)
+        return Credential((("Authorization", f"Basic {pair}"),), _bound=bound)
+
+    def _read(self, reference: str | None, *, literal: bool = False) -> _Secret | MissingCredential:
+        if reference is None:
+            return MissingCredential("[auth]", 'no secret stated -> add secret = "env:NAME"')
+        kind, colon, name = reference.partition(":")
+        match kind if colon else "":
+            case "env":
+                value = self._environment.get(name, "")
+                if not value.strip():
+                    return MissingCredential(
+                        reference, f"{name} is not set -> set it and start this program again"
+                    )
+                return _Secret(reference, value, value)
+            case "file":
+                found = _read_file(Path(name))
+                if isinstance(found, str):
+                    return MissingCredential(reference, found)
+                return _Secret(reference, found.decode(), reference)
+            case "keyring" | "exec":
+                reason = f"{kind}: is not supported yet -> use env: or file:"
+                return MissingCredential(f"{kind}:", reason)
+            case _ if literal:
+                return _Secret("a literal part of [auth]", reference, reference)
+            case _:
+                return MissingCredential("[auth]", "no reference -> write env:NAME or file:/path")
+
+
+@dataclass(frozen=True, slots=True)
+class _Secret:
+    reference: str
+    value: str = field(repr=False)
+    bound: str = field(repr=False)
+
+
+def _read_file(path: Path) -> bytes | str:
+    """The secret without white space at its end, or the reason why there is none."""
+    try:
+        if not stat.S_ISREG(path.stat().st_mode):
+            return "not a regular file -> name the file that holds the secret"
+        with path.open("rb") as file:
+            content = file.read(MAX_SECRET + 1)
+    except OSError as error:
+        return f"cannot be read ({error.strerror}) -> create it, readable by this user"
+    if len(content) > MAX_SECRET:
+        return f"larger than {MAX_SECRET} bytes -> name the file that holds the secret"
+    secret = content.rstrip()
+    if not secret:
+        return "empty -> write the secret into it"
+    try:
+        secret.decode()
+    except UnicodeDecodeError:
+        return "not UTF-8 text -> write the secret as text"
+    return secret
