@@ -1,7 +1,7 @@
 """Text that others wrote, made safe to stand inside an answer.
 
-Provider answers, and labels made from arguments, reach the agent as data: bounded where they stand in
-a sentence, and with no character that hides, reorders or controls the text around it.
+Provider answers, and labels made from arguments, reach the agent as data: bounded where they stand
+in a sentence, and with no character that hides, reorders or controls the text around it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _UNSAFE = re.compile(
     "\u200b\u2028\u2029\u2060\ufeff"  # invisible spaces and separators
     "\u200e\u200f\u202a-\u202e\u2066-\u2069"  # direction marks and overrides
     "\ud800-\udfff"  # lone surrogates, which no encoder takes
-    "\U000e0000-\U000e007f"  # tag characters: text that only a model reads
+    "\U000e0000-\U000e0fff"  # tags and selectors: text that only a model reads
     "]"
 )
 _WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:/-]{0,39}")

@@ -1,0 +1,218 @@
+"""The words of each refusal: what is wrong, and the one thing to do instead.
+
+A refusal stored nothing and sent nothing. Each `next_step` has at most `texts.LIMIT` characters for
+any names, and names only tools that exist.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from forbear.rules.model import Code, Refusal, State
+from forbear.tools.texts import LIMIT, call_text
+from forbear.tools.times import clock_time
+from forbear.tools.untrusted import clip, word
+
+
+def unknown_operation(operation_id: str) -> Refusal:
+    return _refuse(
+        Code.UNKNOWN_OPERATION,
+        f"No operation {clip(operation_id, 64)}.",
+        "Call operation_status() to find it. Do not submit again before that.",
+    )
+
+
+def unknown_provider(provider: str, known: Sequence[str]) -> Refusal:
+    """The agent named an API that no contract describes."""
+    names = ", ".join(clip(name, 32) for name in known[:10]) or "none yet"
+    return _refuse(
+        Code.UNKNOWN_ACTION,
+        f"Forbear does not manage {clip(provider, 32)}; known: {names}.",
+        "Call list_actions() to see what exists. Do not reach this API through another provider.",
+    )
+
+
+def unknown_action(provider: str, name: str, nearest: Sequence[str], call: str | None) -> Refusal:
+    """`call` is the complete call with the nearest action, if one is near."""
+    listed = ", ".join(clip(near, 32) for near in nearest[:3])
+    hint = f"; nearest: {listed}" if listed else ""
+    listing = f'list_actions(provider="{clip(provider, 32)}")'
+    return _refuse(
+        Code.UNKNOWN_ACTION,
+        f"{clip(provider, 32)} has no {clip(name, 32)}{hint}.",
+        f"Did you mean {call}?" if call is not None else f"Call {listing}.",
+        otherwise=f"Call {listing}.",
+    )
+
+
+def invalid_arguments(problems: Sequence[str], call: str) -> Refusal:
+    """`problems` are `/pointer: what is wrong`; `call` is the whole call, mended."""
+    shown = [clip(problem, 200) for problem in problems[:5]]
+    if len(problems) > 5:
+        shown.append(f"and {len(problems) - 5} more")
+    return _refuse(
+        Code.INVALID_ARGUMENTS,
+        "; ".join(shown),
+        f"Call again exactly so: {call}",
+        otherwise="Mend exactly that and call again with everything else as it was.",
+    )
+
+
+def key_conflict(operation_id: str) -> Refusal:
+    return _refuse(
+        Code.KEY_CONFLICT,
+        f"This idempotency_key belongs to {clip(operation_id, 64)}, which has other arguments.",
+        f"Look at {call_text('operation_status', operation_id)}; for a different request leave "
+        "idempotency_key out. Do not invent a new key for the same request.",
+        operation_id,
+    )
+
+
+def possible_duplicate(operation_id: str | None, state: State, at: int, as_of: int) -> Refusal:
+    """`operation_id` is None where the earlier operation belongs to somebody else."""
+    asked = f"The same was asked for at {clock_time(at, as_of)}"
+    wanted = (
+        "If the user wants it twice on purpose, a person must allow it; do not change the key or "
+        "the wording to get past this."
+    )
+    if operation_id is None:
+        return _refuse(
+            Code.POSSIBLE_DUPLICATE,
+            f"{asked} by somebody else on this store. Nothing was sent now.",
+            f"Tell the user and end your turn. {wanted}",
+        )
+    tool = "fetch_result" if state is State.SUCCEEDED else "check_status"
+    return _refuse(
+        Code.POSSIBLE_DUPLICATE,
+        f"{asked}: {clip(operation_id, 64)}, {state}. Nothing was sent now.",
+        f"Use that one: {call_text(tool, operation_id)}. {wanted}",
+        operation_id,
+    )
+
+
+def not_ready(operation_id: str) -> Refusal:
+    return _refuse(
+        Code.NOT_READY,
+        f"{clip(operation_id, 64)} has not succeeded yet.",
+        f"Call {call_text('check_status', operation_id)}; it waits for you. Do not go on with "
+        "anything that needs it.",
+        operation_id,
+    )
+
+
+def nothing_new(
+    operation_id: str, waits: int, minutes: int, next_check_at: int | None, as_of: int
+) -> Refusal:
+    later = f"; next check {clock_time(next_check_at, as_of)}" if next_check_at is not None else ""
+    return _refuse(
+        Code.NOTHING_NEW,
+        f"Asked {waits} times in {minutes} min and nothing changed{later}.",
+        "Stop calling: give the user the operation_id and end your turn. Forbear goes on by "
+        "itself; do not submit it again.",
+        operation_id,
+    )
+
+
+def not_allowed_in_state(
+    tool: str, operation_id: str, state: State, allowed: Sequence[str]
+) -> Refusal:
+    """`allowed` are the tools that would do something now."""
+    call = call_text(allowed[0] if allowed else "operation_status", operation_id)
+    others = f" (or {', '.join(allowed[1:4])})" if len(allowed) > 1 else ""
+    return _refuse(
+        Code.NOT_ALLOWED_IN_STATE,
+        f"{tool} is not possible in state {state}.",
+        f"Call {call}{others}. Do not try {tool} again before the state changed.",
+        operation_id,
+    )
+
+
+def scope_full(name: str, waiting: int, until: int | None, as_of: int) -> Refusal:
+    """`name` is the provider or the task whose limit is reached."""
+    when = clock_time(until, as_of) if until is not None else None
+    return _refuse(
+        Code.SCOPE_FULL,
+        f"{clip(name, 32)} already has {waiting} requests waiting"
+        f"{f' until {when}' if when else ''}. Not stored, not sent.",
+        f"Do other work and try once{f' after {when}' if when else ' later'}, or end your turn. "
+        "Every other route, key or tool shares this limit.",
+    )
+
+
+def circuit_open(times: int, code: str | None, until: int, as_of: int) -> Refusal:
+    """The failure breaker: the same request failed the same way `times` times."""
+    known = word(code)
+    return _refuse(
+        Code.CIRCUIT_OPEN,
+        f"The same request failed {times} times{f' with {known}' if known else ''}; it is blocked "
+        f"until {clock_time(until, as_of)}, also when reworded.",
+        "Change what the error names, or report it to the user and end your turn. Do not repeat "
+        "the same request.",
+    )
+
+
+def paused(name: str) -> Refusal:
+    return _refuse(
+        Code.PAUSED,
+        f"A person has paused {clip(name, 32)}. Nothing was stored, nothing was sent.",
+        "Tell the user that `forbear resume` ends the pause, then end your turn. Do not go "
+        "another way.",
+    )
+
+
+def task_ended(task: str, at: int, as_of: int) -> Refusal:
+    return _refuse(
+        Code.TASK_ENDED,
+        f"Task {clip(task, 64)} was ended at {clock_time(at, as_of)}.",
+        "End your turn; only if the user wants more work, call again with a new task name.",
+    )
+
+
+def egress_refused(host: str) -> Refusal:
+    return _refuse(
+        Code.EGRESS_REFUSED,
+        f"The contract does not allow {clip(host, 64)}.",
+        "Report it to the user and end your turn. Do not open the address yourself.",
+    )
+
+
+def credential_missing(provider: str) -> Refusal:
+    return _refuse(
+        Code.CREDENTIAL_MISSING,
+        f"There is no usable key for {clip(provider, 32)}.",
+        "Tell the user to run `forbear doctor` in a terminal and end your turn. Never ask for the "
+        "key here.",
+    )
+
+
+def contract_error(provider: str, place: str) -> Refusal:
+    """`place` is `file:line`."""
+    return _refuse(
+        Code.CONTRACT_ERROR,
+        f"The contract of {clip(provider, 32)} has an error ({clip(place, 100)}).",
+        "Tell the user to run `forbear contract check` in a terminal. Other providers work; do "
+        "not call this one another way.",
+    )
+
+
+def store_unavailable() -> Refusal:
+    return _refuse(
+        Code.STORE_UNAVAILABLE,
+        "The store cannot be used. Nothing was stored, so nothing was sent.",
+        "Tell the user to run `forbear doctor` in a terminal and end your turn. It is safe to "
+        "call this once more later, not at once.",
+    )
+
+
+def _refuse(
+    code: Code,
+    message: str,
+    next_step: str,
+    operation_id: str | None = None,
+    *,
+    otherwise: str | None = None,
+) -> Refusal:
+    """`otherwise` stands in for a next step that names would make too long."""
+    if otherwise is not None and len(next_step) > LIMIT:
+        next_step = otherwise
+    return Refusal(code, message, next_step, operation_id)
