@@ -213,14 +213,10 @@ def _waiting(record: Record) -> _Advice:
     if operation.delay_source is DelaySource.CIRCUIT_OPEN:
         return _outage(record)
     end = operation.expected_at if operation.expected_at is not None else record.usual_end
-    ahead = end is not None and end > record.as_of
-    by = (
-        f"usual end {clock_time(end, record.as_of)}"
-        if end is not None and ahead
-        else (f"deadline {clock_time(operation.deadline_at, record.as_of)}")
-    )
-    happened = f"The provider works; {by}."
-    far = end is not None and end - record.as_of > LONG_WAIT
+    left = end - record.as_of if end is not None else 0
+    known = ("usual end", record.as_of + left) if left > 0 else ("deadline", operation.deadline_at)
+    happened = f"The provider works; {known[0]} {clock_time(known[1], record.as_of)}."
+    far = left > LONG_WAIT
     if record.watched_until_client_closes:
         if far or _patience_is_over(record):
             happened += (
