@@ -214,7 +214,7 @@ class Resolver:
         """
         found = (origin.host,) if _literal(origin.host) else await self._addresses(origin.host)
         if not found:
-            raise OSError("the name has no address")
+            raise OSError(0, "the name has no address")
         for address in found:
             kind = check_address(address, loopback=origin.loopback)
             if kind is not None:
@@ -254,7 +254,7 @@ class Resolver:
                 except OSError as error:
                     found = error
                 except UnicodeError:
-                    found = OSError("not a name that can be looked up")
+                    found = OSError(0, "not a name that can be looked up")
                 with contextlib.suppress(RuntimeError):  # the loop may be closed by now
                     loop.call_soon_threadsafe(settle, found)
 

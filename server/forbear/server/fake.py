@@ -239,6 +239,11 @@ class FakeProvider:
             self._arrived.clear()
             await self._arrived.wait()
 
+    async def closed(self) -> None:
+        """Wait until every connection that is open now has been closed by either side."""
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
     # --- connections ----------------------------------------------------------------------
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -251,8 +256,10 @@ class FakeProvider:
         except (OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
             pass  # the client left, or `stop` was called
         finally:
-            self._tasks.discard(task)
             writer.close()
+            with contextlib.suppress(OSError):
+                await writer.wait_closed()
+            self._tasks.discard(task)
 
     async def _converse(
         self, connection: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter

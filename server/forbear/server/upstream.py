@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import re
 import ssl
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable
@@ -499,7 +500,7 @@ class _Backend(httpcore2.AsyncNetworkBackend):
         except EgressRefused as error:
             raise _Stop("egress_refused", str(error)) from None
         except OSError as error:
-            reason = error.strerror or "unknown name"
+            reason = _system_words(error)
             raise _Stop("dns", f"the name {host} was not resolved: {reason}") from None
         exchange.phase = "connect"
         loop = asyncio.get_running_loop()
@@ -569,4 +570,6 @@ def _system_words(error: OSError) -> str:
     """The system's or OpenSSL's own words for it; they never quote what was sent."""
     if isinstance(error, ssl.SSLError):
         return error.reason or "TLS error"
+    if error.errno and error.errno > 0:
+        return os.strerror(error.errno)  # asyncio puts words of its own into `strerror`
     return error.strerror or type(error).__name__

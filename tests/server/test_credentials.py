@@ -1,0 +1,126 @@
+"""References become secrets late, and secrets go nowhere but on the request."""
+
+from __future__ import annotations
+
+import base64
+from pathlib import Path
+
+import pytest
+
+from forbear.rules.contract import Auth
+from forbear.server.credentials import MAX_SECRET, Credential, Credentials, MissingCredential
+
+KEY = b"k" * 32
+SECRET = "s3cr3t-T0ken"
+
+
+def resolved(auth: Auth, **environment: str) -> Credential:
+    found = Credentials(environment).resolve(auth)
+    assert isinstance(found, Credential)
+    return found
+
+
+def missing(auth: Auth, **environment: str) -> MissingCredential:
+    found = Credentials(environment).resolve(auth)
+    assert isinstance(found, MissingCredential)
+    return found
+
+
+def test_each_scheme_puts_the_secret_where_its_name_says() -> None:
+    bearer = resolved(Auth("bearer", secret="env:K"), K=SECRET)
+    assert bearer.headers() == (("Authorization", f"Bearer {SECRET}"),)
+    header = resolved(Auth("header", name="X-Api-Key", secret="env:K"), K=SECRET)
+    assert header.headers() == (("X-Api-Key", SECRET),)
+    query = resolved(Auth("query", name="key", secret="env:K"), K=SECRET)
+    assert (query.headers(), query.query()) == ((), (("key", SECRET),))
+    nothing = resolved(Auth("none"))
+    assert (nothing.headers(), nothing.query()) == ((), ())
+
+
+def test_basic_takes_references_and_literals() -> None:
+    basic = resolved(Auth("basic", user="env:U", password="x"), U="ann")
+    [(name, value)] = basic.headers()
+    assert name == "Authorization"
+    assert base64.b64decode(value.removeprefix("Basic ")) == b"ann:x"
+
+
+def test_a_secret_is_never_shown() -> None:
+    credentials = [
+        resolved(Auth("bearer", secret="env:K"), K=SECRET),
+        resolved(Auth("query", name="key", secret="env:K"), K=SECRET),
+        resolved(Auth("basic", user="env:K", password="env:K"), K=SECRET),
+    ]
+    shown = f"{credentials!r} {credentials[0]} {missing(Auth('bearer', secret=SECRET))}"
+    assert SECRET not in shown
+    assert base64.b64encode(SECRET.encode()).decode()[:8] not in shown
+
+
+def test_a_file_is_read_again_each_time_and_its_end_is_stripped(tmp_path: Path) -> None:
+    path = tmp_path / "token"
+    auth = Auth("bearer", secret=f"file:{path}")
+    path.write_text("first\r\n\n")
+    assert resolved(auth).headers() == (("Authorization", "Bearer first"),)
+    path.write_text("second \t\n")
+    assert resolved(auth).headers() == (("Authorization", "Bearer second"),)
+
+
+@pytest.mark.parametrize("content", [b"", b" \n\n", b"x" * (MAX_SECRET + 1), b"\xff\xfe"])
+def test_a_file_without_a_usable_secret_is_missing(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "token"
+    path.write_bytes(content)
+    assert "->" in missing(Auth("bearer", secret=f"file:{path}")).reason
+
+
+def test_what_is_missing_is_named_with_the_fix(tmp_path: Path) -> None:
+    assert str(missing(Auth("bearer", secret="env:EXP"))) == (
+        "env:EXP: EXP is not set -> set it and start this program again"
+    )
+    assert missing(Auth("bearer", secret="env:EXP"), EXP="  ").reference == "env:EXP"
+    gone = missing(Auth("bearer", secret=f"file:{tmp_path}/none"))
+    assert "No such file" in gone.reason
+    assert "regular file" in missing(Auth("bearer", secret=f"file:{tmp_path}")).reason
+
+
+@pytest.mark.parametrize(
+    "auth",
+    [
+        Auth("bearer", secret="keyring:svc/me"),
+        Auth("bearer", secret="exec:", exec=("op", "read")),
+        Auth("body", name="api_key", secret="env:K"),
+        Auth("oauth2_client", token_url="https://x.example/t", client_id="env:K"),
+    ],
+)
+def test_what_cannot_be_done_yet_says_so(auth: Auth) -> None:
+    assert "not supported yet ->" in missing(auth, K="x").reason
+
+
+@pytest.mark.parametrize("value", ["a\r\nX-Evil: 1", "a\nb", "caf\u00e9", "a\x00b"])
+def test_a_secret_that_no_header_can_carry_is_refused_unseen(value: str) -> None:
+    refusal = missing(Auth("bearer", secret="env:K"), K=value)
+    assert "no header can carry" in refusal.reason
+    assert value not in str(refusal)
+
+
+def test_an_environment_secret_is_bound_by_its_value() -> None:
+    auth = Auth("bearer", secret="env:K")
+    first, same, other = (resolved(auth, K=value).fingerprint(KEY) for value in ("a", "a", "b"))
+    assert first == same != other
+    assert resolved(auth, K="a").fingerprint(b"another store") != first
+    assert len(first) == 64
+
+
+def test_a_file_secret_is_bound_by_its_reference(tmp_path: Path) -> None:
+    path = tmp_path / "token"
+    auth = Auth("bearer", secret=f"file:{path}")
+    path.write_text("first")
+    before = resolved(auth).fingerprint(KEY)
+    path.write_text("second")
+    assert resolved(auth).fingerprint(KEY) == before
+
+
+def test_a_literal_part_of_basic_is_bound_by_its_value() -> None:
+    prints = {
+        resolved(Auth("basic", user=user, password=password)).fingerprint(KEY)
+        for user, password in (("a", "bc"), ("ab", "c"), ("a", "b"))
+    }
+    assert len(prints) == 3
