@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import tracemalloc
 import zlib
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
@@ -18,7 +19,17 @@ def raw_deflate(data: bytes) -> bytes:
     return engine.compress(data) + engine.flush()
 
 
-CODINGS = {"": bytes, "gzip": gzip.compress, "x-gzip": gzip.compress, "Deflate": zlib.compress}
+CODINGS: dict[str, Callable[[bytes], bytes]] = {
+    "": bytes,
+    "gzip": gzip.compress,
+    "x-gzip": gzip.compress,
+    "Deflate": zlib.compress,
+}
+    "": bytes,
+    "gzip": gzip.compress,
+    "x-gzip": gzip.compress,
+    "Deflate": zlib.compress,
+}
 
 
 def decoded(coding: str, data: bytes, step: int, max_bytes: int = 1_000_000) -> bytes:
