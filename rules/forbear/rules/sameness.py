@@ -1,0 +1,128 @@
+"""Is this the same action? One operation per intent (behaviour.md, section 1)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from forbear.rules.model import Certainty, Kind, Operation, RequestClass, State
+
+LONG_MEMORY = 86_400_000
+"""How long an accepted job that did not succeed keeps its intent to itself, ms (24 hours)."""
+
+INHERITANCE = 900_000
+"""How long used failures of an attempt without effect are inherited, ms (15 minutes)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """What is asked for, as far as identity goes."""
+
+    principal: str
+    kind: Kind
+    request_class: RequestClass
+    intent: str
+    key: str | None
+    repeat: str
+    """`ask`, `join`, `key` or `free`."""
+    repeat_window: int
+
+
+@dataclass(frozen=True, slots=True)
+class New:
+    """A new operation; what an earlier one without effect used up is inherited from it."""
+
+    inherits: Operation | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """The same action already has an operation."""
+
+    operation: Operation
+
+
+@dataclass(frozen=True, slots=True)
+class KeyConflict:
+    """The key names another intent."""
+
+    operation: Operation
+
+
+@dataclass(frozen=True, slots=True)
+class Duplicate:
+    """The same action may already have been done; only a decision goes past it."""
+
+    operation: Operation
+    own: bool
+    """Whether the asking principal may see more of it than that it exists."""
+
+
+Sameness = New | Join | KeyConflict | Duplicate
+
+
+def judge(
+    ask: Ask, by_key: Operation | None, same_intent: Sequence[Operation], now: int
+) -> Sameness:
+    """Which operation an ask is.
+
+    `by_key` is the operation that holds the key for this principal, provider, account and action;
+    `same_intent` are all operations of that intent, newest first, whoever owns them.
+    """
+    if by_key is not None:
+        return Join(by_key) if by_key.intent == ask.intent else KeyConflict(by_key)
+    if ask.request_class is RequestClass.READ:
+        return _judge_read(ask, same_intent)
+    for op in same_intent:
+        mine = op.principal == ask.principal
+        if not op.final:
+            if mine and ask.key is None:
+                return Join(op)
+            return Duplicate(op, mine)
+        if op.certainty is Certainty.MAYBE_APPLIED:
+            return Duplicate(op, mine)
+    for op in same_intent:
+        if op.certainty is not Certainty.APPLIED or now - op.updated_at >= _window(ask, op):
+            continue
+        mine = op.principal == ask.principal
+        match ask.repeat:
+            case "free":
+                continue
+            case "key" if ask.key is not None:
+                continue
+            case "join" if mine:
+                return Join(op)
+            case _:
+                return Duplicate(op, mine)
+    return New(_without_effect(same_intent, ask.principal, now))
+
+
+def _judge_read(ask: Ask, same_intent: Sequence[Operation]) -> Sameness:
+    """Results of a job: one operation that runs, succeeded or found the result gone."""
+    if ask.kind is not Kind.RESULT:
+        return New()
+    for op in same_intent:
+        if op.principal == ask.principal and (
+            not op.final or op.state in (State.SUCCEEDED, State.EXPIRED)
+        ):
+            return Join(op)
+    return New()
+
+
+def _window(ask: Ask, op: Operation) -> int:
+    if op.kind is Kind.JOB and op.state is not State.SUCCEEDED:
+        return max(LONG_MEMORY, ask.repeat_window)
+    return ask.repeat_window
+
+
+def _without_effect(
+    same_intent: Sequence[Operation], principal: str, now: int
+) -> Operation | None:
+    for op in same_intent:
+        if (
+            op.principal == principal
+            and op.certainty in (Certainty.NOT_SENT, Certainty.NOT_APPLIED)
+            and now - op.updated_at < INHERITANCE
+        ):
+            return op
+    return None

@@ -1,0 +1,160 @@
+"""The SQLite file: how it is opened, locked between processes, and brought up to date.
+
+Several processes on one file are the normal case. Every write batch, checkpoint and close runs
+under one lock file: it is fairer than SQLite's busy handler, whose tails are seconds long with many
+writers, and it keeps two connections from checkpointing at once.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from sqlalchemy import Connection, Engine, create_engine, event
+from sqlalchemy.engine.interfaces import DBAPIConnection
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+from sqlalchemy.pool import StaticPool
+
+from forbear.storage import schema
+from forbear.storage.errors import StoreTooNew, StoreUnavailable
+
+BUSY = 10_000
+"""SQLite's own busy time-out, ms: a second line behind the lock file."""
+
+_WRITER_PRAGMAS = (
+    "synchronous=FULL",
+    f"busy_timeout={BUSY}",
+    "foreign_keys=ON",
+    "wal_autocheckpoint=1000",
+    "temp_store=MEMORY",
+)
+_READER_PRAGMAS = ("query_only=ON", f"busy_timeout={BUSY}")
+
+
+class FileLock:
+    """One lock between all processes on a store. Held for one write batch at a time."""
+
+    def __init__(self, path: Path) -> None:
+        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        fcntl.flock(self._descriptor, fcntl.LOCK_EX)
+        try:
+            yield
+        finally:
+            fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+
+    def close(self) -> None:
+        os.close(self._descriptor)
+
+
+class Database:
+    """A store's file and the connections to it.
+
+    Raises:
+        StoreUnavailable: the file cannot be opened or is no database.
+        StoreTooNew: it was written by a newer program.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self.lock = FileLock(path.with_name(path.name + ".lock"))
+            self.writer = self._writing_engine()
+            with self.lock.held():
+                self._prepare()
+        except (OSError, sqlite3.Error) as error:
+            raise StoreUnavailable(f"{path}: {error}") from error
+        self.readers = self._reading_engine()
+        self._watch = sqlite3.connect(self.path, check_same_thread=False, isolation_level=None)
+        self._seen_version = self._data_version()
+
+    def _writing_engine(self) -> Engine:
+        engine = create_engine(
+            f"sqlite+pysqlite:///{self.path}",
+            isolation_level="AUTOCOMMIT",
+            poolclass=StaticPool,
+            connect_args={"check_same_thread": False, "timeout": BUSY / 1_000},
+        )
+        event.listen(engine, "connect", _pragmas(_WRITER_PRAGMAS))
+        return engine
+
+    def _reading_engine(self) -> AsyncEngine:
+        engine = create_async_engine(
+            f"sqlite+aiosqlite:///{self.path}",
+            isolation_level="AUTOCOMMIT",
+            pool_size=2,
+            max_overflow=0,
+        )
+        event.listen(engine.sync_engine, "connect", _pragmas(_READER_PRAGMAS))
+        return engine
+
+    def _prepare(self) -> None:
+        """Create or migrate the schema, once, under the lock."""
+        try:
+            with self.writer.connect() as connection:
+                generation = stored_generation(connection)
+                if generation == schema.GENERATION:
+                    return
+                from forbear.storage.migrations import upgrade
+
+                if generation is None:
+                    connection.exec_driver_sql("PRAGMA journal_mode=WAL")
+                upgrade(connection, generation)
+        except sqlite3.Error as error:
+            raise StoreUnavailable(f"{self.path}: {error}") from error
+
+    def changed_elsewhere(self) -> bool:
+        """Whether another connection committed since the last call; a few microseconds."""
+        version = self._data_version()
+        changed = version != self._seen_version
+        self._seen_version = version
+        return changed
+
+    def _data_version(self) -> int:
+        return int(self._watch.execute("PRAGMA data_version").fetchone()[0])
+
+    async def close(self) -> None:
+        """Close all connections; the last one out checkpoints, under the lock."""
+        await self.readers.dispose()
+        self._watch.close()
+        with self.lock.held():
+            self.writer.dispose()
+        self.lock.close()
+
+
+def stored_generation(connection: Connection) -> str | None:
+    """The migration the file is at, or None for an empty file.
+
+    Raises:
+        StoreTooNew: a generation that this program does not know.
+    """
+    found = connection.exec_driver_sql(
+        "SELECT name FROM sqlite_master WHERE name = 'alembic_version'"
+    ).first()
+    if found is None:
+        return None
+    row = connection.exec_driver_sql("SELECT version_num FROM alembic_version").first()
+    generation = None if row is None else str(row[0])
+    if generation is not None and generation > schema.GENERATION:
+        raise StoreTooNew(
+            f"the store has schema {generation}, this program knows {schema.GENERATION}: "
+            "use the newer forbear, or another FORBEAR_HOME"
+        )
+    return generation
+
+
+def _pragmas(pragmas: tuple[str, ...]) -> Callable[[DBAPIConnection, object], None]:
+    def apply(connection: DBAPIConnection, _record: object) -> None:
+        cursor = connection.cursor()
+        for pragma in pragmas:
+            cursor.execute(f"PRAGMA {pragma}")
+        cursor.close()
+
+    return apply

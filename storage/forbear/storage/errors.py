@@ -1,0 +1,25 @@
+"""What the store raises. Refusals are values; these are the cases where there is no answer.
+
+StoreError
+├── StoreUnavailable   full disk, read-only file, corrupt page, no connection: nothing was stored
+├── StoreTooNew        the store was written by a newer program
+└── LostUpdate         a guarded UPDATE met another revision: a defect, the transaction is undone
+"""
+
+from __future__ import annotations
+
+
+class StoreError(Exception):
+    """Base of everything the store raises."""
+
+
+class StoreUnavailable(StoreError):
+    """Nothing was stored, so nothing may be sent."""
+
+
+class StoreTooNew(StoreError):
+    """The store's schema is unknown to this program; it is left untouched."""
+
+
+class LostUpdate(StoreError):
+    """The row was not in the revision that the decision was made on."""

@@ -1,0 +1,1110 @@
+"""The deep transactions: each is one plain function of a connection and stands or falls whole.
+
+    accept    insert, join or refuse by the identity rules
+    reserve   transaction 1: close what an owner left open, or admit and make a permit
+    settle    transaction 2: the outcome of an attempt, always; the verdict, if the fence is ours
+    decide    a person's option, bound to the case revision
+    drop      end what has not been sent, or leave that wish to the open attempt
+    recover   make the operations of dead owners due at once
+
+Between the commit of `reserve` and the commit of `settle` an operation is uncertain: whoever finds
+it there later closes the attempt as unknown and never repeats it on its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy import Connection
+
+from forbear.rules import admission, decisions, escalations, sameness
+from forbear.rules.contract import Job, Scope
+from forbear.rules.decisions import Wish
+from forbear.rules.facts import facts_of
+from forbear.rules.identity import request_digest
+from forbear.rules.lifecycle import Event
+from forbear.rules.model import (
+    FINAL,
+    Budget,
+    Case,
+    Certainty,
+    Code,
+    DelaySource,
+    Kind,
+    Notice,
+    Operation,
+    Reason,
+    Refusal,
+    RequestClass,
+    State,
+    Step,
+    Trigger,
+    WaitingFor,
+)
+from forbear.rules.ports import Clock, Moment, Outbound, Permit, Random, Reply
+from forbear.rules.requests import render
+from forbear.rules.signals import Meaning, Signal
+from forbear.rules.verdicts import Verdict, after_attempt, stop
+from forbear.storage import audit, rows
+from forbear.storage.liveness import Liveness
+from forbear.storage.schema import (
+    attempts,
+    cases,
+    credentials,
+    operations,
+    processes,
+    requests,
+    scopes,
+    tasks,
+)
+from forbear.storage.transitions import (
+    Holding,
+    apply,
+    block_scope,
+    case_text,
+    insert_case,
+    load,
+    move_next,
+    note,
+    open_attempt_row,
+    open_case,
+    recorded,
+)
+
+STRANDED_AFTER = 60_000
+"""How long an operation may be due without any living process that holds its binding, ms."""
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A new operation as a use case wants it: nothing is stored yet."""
+
+    operation: Operation
+    """Complete but for `number`; `created_at` and all times are set by the ledger's clock."""
+    request: Outbound
+    deadline: int
+    """Length of the deadline, ms."""
+    useful_for: int | None
+    approve_within: int | None
+    """Set if a person must approve first, ms."""
+    repeat: str
+    repeat_window: int
+    task: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    operation: Operation
+    joined: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Reserved:
+    """A committed reservation: one request may leave, once."""
+
+    operation: Operation
+    permit: Permit
+    request: Outbound
+    holding: Holding
+    parent: Operation | None
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    operation: Operation
+    case: Case
+
+
+class Ledger:
+    """The transactions of one process on one store.
+
+    Every method is a unit for the writer: it takes the connection of a running transaction, reads
+    the clock inside it, and may be run again if nothing of it was committed.
+    """
+
+    def __init__(self, clock: Clock, random: Random, liveness: Liveness) -> None:
+        self._clock = clock
+        self._random = random
+        self._liveness = liveness
+
+    @property
+    def owner(self) -> str:
+        return self._liveness.owner
+
+    # --- accept -----------------------------------------------------------------------------
+
+    def accept(self, connection: Connection, draft: Draft, holding: Holding) -> Accepted | Refusal:
+        """Insert, join or refuse. A new operation is `queued` and due at once."""
+        now = self._clock.now().wall
+        op = draft.operation
+        if draft.task is not None:
+            ended = self._ended_task(connection, op, draft.task)
+            if ended is not None:
+                return ended
+        ask = sameness.Ask(
+            op.principal,
+            op.kind,
+            op.request_class,
+            op.intent,
+            op.key,
+            draft.repeat,
+            draft.repeat_window,
+        )
+        match sameness.judge(ask, _by_key(connection, op), _same_intent(connection, op), now):
+            case sameness.Join(known):
+                return self._join(connection, known, draft.task, now)
+            case sameness.KeyConflict(known):
+                return _key_conflict(known)
+            case sameness.Duplicate(known, own):
+                return _possible_duplicate(known, own)
+            case sameness.New(inherits):
+                return self._insert(connection, draft, inherits, holding, now)
+
+    def _ended_task(self, connection: Connection, op: Operation, task: str) -> Refusal | None:
+        del connection, op, task
+        return None
+
+    def _join(
+        self, connection: Connection, known: Operation, task: str | None, now: int
+    ) -> Accepted:
+        if task is not None and _add_task(connection, known.id, task):
+            audit.append(connection, known.id, now, audit.Code.JOINED, {"task": task})
+        return Accepted(known, joined=True)
+
+    def _insert(
+        self,
+        connection: Connection,
+        draft: Draft,
+        inherits: Operation | None,
+        holding: Holding,
+        now: int,
+    ) -> Accepted:
+        approve_by = None if draft.approve_within is None else now + draft.approve_within
+        op = replace(
+            draft.operation,
+            created_at=now,
+            updated_at=now,
+            deadline_at=now + draft.deadline,
+            useful_until=None if draft.useful_for is None else now + draft.useful_for,
+            approve_by=approve_by,
+            approve_deadline=None if approve_by is None else draft.deadline,
+            next_at=now if approve_by is None else approve_by,
+            waiting_for=None if approve_by is None else WaitingFor.APPROVAL,
+        )
+        if inherits is not None:
+            op = _inherit(op, inherits)
+        values = {name: getattr(op, name) for name in Operation.__slots__ if name != "number"}
+        connection.execute(sa.insert(operations), rows.columns(values))
+        connection.execute(
+            sa.insert(requests),
+            {"operation_id": op.id, "request": _plain(draft.request), "body": draft.request.body},
+        )
+        if draft.task is not None:
+            _add_task(connection, op.id, draft.task)
+        stored = _must_load(connection, op.id)
+        body: dict[str, object] = {"set": rows.columns(recorded(stored))}
+        if draft.task is not None:
+            body["task"] = draft.task
+        if approve_by is not None:
+            reason = Reason.APPROVAL_REQUIRED
+            case = insert_case(connection, stored, reason, now, self._random, holding)
+            body |= {"reason": str(reason), "case": case.id}
+        audit.append(connection, op.id, now, audit.Code.ACCEPTED, body)
+        return Accepted(stored, joined=False)
+
+    # --- transaction 1 ----------------------------------------------------------------------
+
+    def reserve(
+        self, connection: Connection, operation_id: str, holding: Holding | None
+    ) -> Reserved | bool:
+        """Admit the next request of an operation, or do what is due instead.
+
+        Returns a `Reserved` if a request may leave after the commit, True if something changed and
+        the operation should be looked at again now, False if there is nothing to do here.
+        """
+        now = self._clock.now()
+        op = load(connection, operation_id)
+        if op is None or op.final or op.next_at is None:
+            return False
+        row = open_attempt_row(connection, operation_id)
+        if row is not None:
+            return self._take_over(connection, op, rows.attempt(row), holding, now)
+        if op.next_at > now.wall:
+            return False
+        if holding is None or holding.action.binding != op.binding:
+            return self._stranded(connection, op, holding, now.wall)
+        scope = admission.scope_of(holding.contract.scopes, op.action)
+        key = admission.scope_key(scope, op.provider, op.account, op.action)
+        match admission.admit(
+            op,
+            holding.action,
+            scope,
+            _scope_state(connection, key, op, now.wall),
+            now.wall,
+            credential_ready=self._credential_ready(connection, op, holding, now.wall),
+        ):
+            case admission.Hold() as hold:
+                self._hold(connection, op, hold, now.wall)
+                return False
+            case Verdict() as verdict:
+                self._apply(connection, op, verdict, audit.Code.ENDED, now.wall, holding)
+                return True
+            case admission.Admit() as admitted:
+                return self._permit(connection, op, admitted, key, scope, holding, now)
+
+    def _permit(
+        self,
+        connection: Connection,
+        op: Operation,
+        admitted: admission.Admit,
+        key: str,
+        scope: Scope,
+        holding: Holding,
+        now: Moment,
+    ) -> Reserved:
+        parent = load(connection, op.parent_id) if op.parent_id is not None else None
+        number = _attempts_so_far(connection, op.id) + 1
+        trigger = _trigger(op, number)
+        changes: dict[str, object] = {"fence": op.fence + 1, "next_at": now.wall + admitted.lease}
+        event = Event.NOTED
+        if admitted.step is Step.SEND:
+            event = Event.ADMITTED
+            changes |= {
+                "attempts": _spend(op.attempts),
+                "sent_at": op.sent_at or now.wall,
+                "waiting_for": None,
+            }
+        else:
+            changes["status_requests"] = _spend(op.status_requests)
+            changes["waiting_for"] = WaitingFor.PROVIDER
+        attempt_id = f"att_{self._random.token(20)}"
+        lease = {
+            "lease_owner": self.owner,
+            "lease_boot": now.boot_id,
+            "lease_until": now.boot + admitted.lease,
+        }
+        after = self._apply(
+            connection,
+            op,
+            Verdict(event, changes),
+            audit.Code.RESERVED,
+            now.wall,
+            holding,
+            lease=lease,
+            body={
+                "attempt": attempt_id,
+                "number": number,
+                "step": str(admitted.step),
+                "trigger": str(trigger),
+                "authorisation": op.authorisation,
+                "send_by": admitted.send_by,
+                "scope": key,
+            },
+        )
+        request = self._request(connection, after, holding, parent, admitted)
+        connection.execute(
+            sa.insert(attempts),
+            {
+                "id": attempt_id,
+                "operation_id": op.id,
+                "number": number,
+                "step": str(admitted.step),
+                "trigger": str(trigger),
+                "authorisation": op.authorisation,
+                "owner": self.owner,
+                "fence": after.fence,
+                "scope": key,
+                "reserved_at": now.wall,
+                "send_by": admitted.send_by,
+                "hold_until": admitted.send_by + admitted.timeout + admission.SETTLING,
+                "request_digest": request_digest(request, holding.action.section),
+            },
+        )
+        _take_token(connection, key, admitted.theoretical_arrival, now.wall)
+        permit = Permit(
+            attempt_id=attempt_id,
+            operation_id=op.id,
+            fence=after.fence,
+            send_by=admitted.send_by,
+            send_by_boot=now.boot + (admitted.send_by - now.wall),
+            boot_id=now.boot_id,
+            provider=op.provider,
+            account=op.account,
+        )
+        return Reserved(after, permit, request, holding, parent)
+
+    def _request(
+        self,
+        connection: Connection,
+        op: Operation,
+        holding: Holding,
+        parent: Operation | None,
+        admitted: admission.Admit,
+    ) -> Outbound:
+        """The stored request for the action itself; an observation is rendered from the contract."""
+        action = holding.action
+        if admitted.step is Step.STATUS and isinstance(action, Job):
+            facts = facts_of(op, holding.contract, parent)
+            return render(holding.contract, action.status, facts, timeout=admitted.timeout)
+        return replace(stored_request(connection, op.id), timeout=admitted.timeout)
+
+    def _hold(self, connection: Connection, op: Operation, hold: admission.Hold, now: int) -> None:
+        until = max(hold.until, now + 1)
+        if op.waiting_for is hold.waiting_for and op.delay_source is hold.source:
+            move_next(connection, op, until, now, hold.waiting_for)
+            return
+        changes = {
+            "next_at": until,
+            "waiting_for": hold.waiting_for,
+            "delay": until - now,
+            "delay_source": hold.source,
+        }
+        self._apply(connection, op, Verdict(Event.HELD, changes), audit.Code.HELD, now, None)
+
+    def _take_over(
+        self,
+        connection: Connection,
+        op: Operation,
+        attempt: Any,
+        holding: Holding | None,
+        now: Moment,
+    ) -> bool:
+        """An operation with an open attempt: leave it to its owner, or close it as unknown."""
+        if not self._lease_over(op, now):
+            if op.next_at is not None and op.next_at <= now.wall:
+                left = max(1_000, (op.lease_until or now.boot) - now.boot)
+                connection.execute(
+                    sa.update(operations)
+                    .where(operations.c.id == op.id)
+                    .values(next_at=now.wall + left)
+                )
+            return False
+        connection.execute(
+            sa.update(attempts)
+            .where(attempts.c.id == attempt.id, attempts.c.closed_at.is_(None))
+            .values(
+                closed_at=now.wall,
+                outcome="unknown",
+                certainty=str(Certainty.MAYBE_APPLIED),
+                note="its owner is gone",
+            )
+        )
+        signal = Signal(Meaning.NO_ANSWER, Certainty.MAYBE_APPLIED, fault="crash")
+        verdict = self._verdict(op, holding, signal, now.wall)
+        self._apply(
+            connection,
+            op,
+            _with_pending(op, verdict),
+            audit.Code.LOST,
+            now.wall,
+            holding,
+            body={"attempt": attempt.id},
+        )
+        return True
+
+    def _lease_over(self, op: Operation, now: Moment) -> bool:
+        if op.lease_owner is None or op.lease_boot != now.boot_id:
+            return True
+        if op.lease_until is not None and now.boot >= op.lease_until:
+            return True
+        return not self._liveness.alive(op.lease_owner)
+
+    def _stranded(
+        self, connection: Connection, op: Operation, holding: Holding | None, now: int
+    ) -> bool:
+        """What can be done for an operation that this process cannot run: only its end."""
+        ended = admission.overdue(op, now)
+        if ended is not None:
+            self._apply(connection, op, ended, audit.Code.ENDED, now, holding)
+            return True
+        if op.next_at is None or now - op.next_at < STRANDED_AFTER:
+            return False
+        if self._held_somewhere(connection, op.binding):
+            return False
+        reason = stop(Reason.CONTRACT_CHANGED)
+        self._apply(connection, op, reason, audit.Code.STRANDED, now, holding)
+        return True
+
+    def _held_somewhere(self, connection: Connection, binding: str) -> bool:
+        return any(
+            binding in row.bindings and self._liveness.alive(row.owner)
+            for row in connection.execute(sa.select(processes))
+        )
+
+    def _credential_ready(
+        self, connection: Connection, op: Operation, holding: Holding, now: int
+    ) -> bool:
+        """Whether the process holds a credential that this store accepts and nobody refused.
+
+        The first use for a provider and account registers it.
+        """
+        if holding.credential is None:
+            return False
+        known = {
+            row.fingerprint: row.refused_at
+            for row in connection.execute(
+                sa.select(credentials).where(
+                    credentials.c.provider == op.provider, credentials.c.account == op.account
+                )
+            )
+        }
+        if not known:
+            connection.execute(
+                sa.insert(credentials),
+                {
+                    "provider": op.provider,
+                    "account": op.account,
+                    "fingerprint": holding.credential,
+                    "accepted_at": now,
+                },
+            )
+            return True
+        return holding.credential in known and known[holding.credential] is None
+
+    # --- transaction 2 ----------------------------------------------------------------------
+
+    def settle(
+        self, connection: Connection, reserved: Reserved, reply: Reply, signal: Signal
+    ) -> Operation:
+        """Store the outcome of an attempt, whatever happened to its owner meanwhile.
+
+        The fence guards the decision, never the evidence: a late answer goes into its own row.
+        Safe to run again: an outcome that is already stored is left alone.
+        """
+        now = self._clock.now().wall
+        permit = reserved.permit
+        outcome = _outcome(reply)
+        facts = _evidence(reply, signal)
+        mine = connection.execute(
+            sa.update(attempts)
+            .where(attempts.c.id == permit.attempt_id, attempts.c.closed_at.is_(None))
+            .values(closed_at=now, outcome=outcome, **facts)
+        ).rowcount
+        op = _must_load(connection, permit.operation_id)
+        if mine == 0:
+            return self._late(connection, op, reserved, outcome, facts, signal, now)
+        code = {
+            "answered": audit.Code.ANSWERED,
+            "not_sent": audit.Code.NOT_SENT,
+        }.get(outcome, audit.Code.NO_ANSWER)
+        verdict = _with_pending(op, self._verdict(op, reserved.holding, signal, now))
+        verdict = _watched_already(connection, op, verdict)
+        after = self._apply(
+            connection,
+            op,
+            verdict,
+            code,
+            now,
+            reserved.holding,
+            body={"attempt": permit.attempt_id, "elapsed_ms": reply.ended_at - reply.started_at},
+        )
+        if verdict.scope_until is not None:
+            scope = _scope_of_attempt(connection, permit.attempt_id)
+            block_scope(connection, scope, verdict.scope_until, str(signal.meaning), now)
+        if verdict.block_credential and reserved.holding.credential is not None:
+            _refuse_credential(connection, after, reserved.holding.credential, now)
+        _free_slot(connection, permit.attempt_id, after.id, now)
+        self._after_cancel(connection, after, now)
+        return after
+
+    def _late(
+        self,
+        connection: Connection,
+        op: Operation,
+        reserved: Reserved,
+        outcome: str,
+        facts: Mapping[str, object],
+        signal: Signal,
+        now: int,
+    ) -> Operation:
+        """An answer to an attempt that somebody closed as unknown: evidence, judged if it can be."""
+        row = connection.execute(
+            sa.select(attempts.c.outcome, attempts.c.late).where(
+                attempts.c.id == reserved.permit.attempt_id
+            )
+        ).one()
+        if row.late or row.outcome != "unknown":
+            return op
+        connection.execute(
+            sa.update(attempts)
+            .where(attempts.c.id == reserved.permit.attempt_id)
+            .values(late=True, outcome=outcome, **facts)
+        )
+        body: dict[str, object] = {
+            "attempt": reserved.permit.attempt_id,
+            "outcome": outcome,
+            "meaning": str(signal.meaning),
+            "http": signal.status,
+            "state": signal.state,
+        }
+        if signal.take:
+            body["take"] = dict(signal.take)
+        ends = signal.meaning in _ENDS and op.state is State.WAITING
+        if ends and open_attempt_row(connection, op.id) is None:
+            verdict = self._verdict(op, reserved.holding, signal, now)
+            return self._apply(
+                connection, op, verdict, audit.Code.LATE_EVIDENCE, now, reserved.holding, body=body
+            )
+        op = note(connection, op, Notice.LATE_EVIDENCE, now)
+        audit.append(connection, op.id, now, audit.Code.LATE_EVIDENCE, body)
+        _add_evidence(connection, op, reserved.holding, _in_words(signal), now)
+        return op
+
+    def _after_cancel(self, connection: Connection, op: Operation, now: int) -> None:
+        """A cancellation that the provider took makes the job's next check due."""
+        if op.kind is not Kind.CANCEL or op.state is not State.SUCCEEDED or op.parent_id is None:
+            return
+        job = load(connection, op.parent_id)
+        if job is None or job.state is not State.WAITING or job.lease_owner is not None:
+            return
+        if job.next_at is not None and job.next_at > now:
+            move_next(connection, job, now, now, WaitingFor.PROVIDER)
+            audit.append(
+                connection, job.id, now, audit.Code.CHECK_MOVED, {"because": op.id, "next_at": now}
+            )
+
+    # --- decisions --------------------------------------------------------------------------
+
+    def decide(
+        self,
+        connection: Connection,
+        case_id: str,
+        revision: int,
+        wish: Wish,
+        holding: Holding | None,
+        by: Mapping[str, object],
+        *,
+        dry_run: bool = False,
+    ) -> Decided | Refusal:
+        """Carry out a person's choice, once, on the facts that were shown (`revision`).
+
+        `by` says who decided and through which channel.
+        """
+        now = self._clock.now().wall
+        row = connection.execute(sa.select(cases).where(cases.c.id == case_id)).mappings().first()
+        if row is None:
+            return Refusal(Code.UNKNOWN_OPERATION, f"no case {case_id}", "forbear inbox lists them")
+        case = rows.case(row)
+        op = _must_load(connection, case.operation_id)
+        refusal = _not_decidable(case, revision, op)
+        if refusal is not None:
+            return refusal
+        refusal = _not_offered(op, case, wish, holding, now)
+        if refusal is not None:
+            return refusal
+        action = holding.action if holding is not None else None
+        verdict = decisions.grant(op, case.reason, wish, case.id, action, now)
+        if dry_run:
+            return Decided(replace(op, **_fields(verdict.changes)), case)
+        decision = {"option": str(wish.option), "at": now, **_given(wish), **by}
+        connection.execute(
+            sa.update(cases)
+            .where(cases.c.id == case.id, cases.c.closed_at.is_(None))
+            .values(closed_at=now, closed_because="decided", decision=decision)
+        )
+        after = self._apply(
+            connection,
+            op,
+            verdict,
+            audit.Code.DECIDED,
+            now,
+            holding,
+            body={"case": case.id, **decision},
+        )
+        return Decided(after, case)
+
+    # --- ends on request --------------------------------------------------------------------
+
+    def drop(
+        self, connection: Connection, operation_id: str, why: str, holding: Holding | None = None
+    ) -> Operation | None:
+        """End an operation without another request.
+
+        While an attempt is open only its owner changes the state, so the wish is left on the row
+        and counts when the outcome is known: an effect is kept, a retry is not made.
+        """
+        now = self._clock.now().wall
+        op = load(connection, operation_id)
+        if op is None or op.final:
+            return op
+        if open_attempt_row(connection, operation_id) is not None:
+            pending = {"end": why}
+            connection.execute(
+                sa.update(operations).where(operations.c.id == op.id).values(pending=pending)
+            )
+            audit.append(connection, op.id, now, audit.Code.END_ASKED, {"why": why})
+            return _must_load(connection, operation_id)
+        if op.state is State.UNCLEAR or (
+            op.state is State.ESCALATED and not escalations.resumable(op)
+        ):
+            return op
+        verdict = decisions.discard(op, why)
+        return self._apply(connection, op, verdict, audit.Code.DROPPED, now, holding)
+
+    # --- processes --------------------------------------------------------------------------
+
+    def register(self, connection: Connection, role: str, pid: int, bindings: list[str]) -> None:
+        """Say what this process can run."""
+        now = self._clock.now().wall
+        connection.execute(sa.delete(processes).where(processes.c.owner == self.owner))
+        connection.execute(
+            sa.insert(processes),
+            {
+                "owner": self.owner,
+                "role": role,
+                "pid": pid,
+                "started_at": now,
+                "bindings": bindings,
+            },
+        )
+
+    def unregister(self, connection: Connection) -> None:
+        connection.execute(sa.delete(processes).where(processes.c.owner == self.owner))
+
+    def recover(self, connection: Connection) -> int:
+        """Make due what a dead process held, and forget dead processes. Returns how many."""
+        now = self._clock.now()
+        dead = [
+            row.owner
+            for row in connection.execute(sa.select(processes.c.owner))
+            if not self._liveness.alive(row.owner)
+        ]
+        if dead:
+            connection.execute(sa.delete(processes).where(processes.c.owner.in_(dead)))
+        holders = [
+            row.lease_owner
+            for row in connection.execute(
+                sa.select(operations.c.lease_owner)
+                .where(operations.c.lease_owner.is_not(None))
+                .distinct()
+            )
+        ]
+        gone = [owner for owner in holders if not self._liveness.alive(owner)]
+        if not gone:
+            return 0
+        return connection.execute(
+            sa.update(operations)
+            .where(operations.c.lease_owner.in_(gone), operations.c.next_at > now.wall)
+            .values(next_at=now.wall)
+        ).rowcount
+
+    # --- shared -----------------------------------------------------------------------------
+
+    def _verdict(self, op: Operation, holding: Holding | None, signal: Signal, now: int) -> Verdict:
+        if holding is None or holding.action.binding != op.binding:
+            return _verdict_without_contract(op, signal, now)
+        uniform = self._random.uniform()
+        return after_attempt(op, holding.contract, holding.action, signal, now, uniform)
+
+    def _apply(
+        self,
+        connection: Connection,
+        op: Operation,
+        verdict: Verdict,
+        code: audit.Code,
+        now: int,
+        holding: Holding | None,
+        *,
+        body: Mapping[str, object] | None = None,
+        lease: Mapping[str, object] | None = None,
+    ) -> Operation:
+        return apply(
+            connection,
+            op,
+            verdict,
+            code,
+            now,
+            self._random,
+            holding=holding,
+            body=body,
+            lease=lease,
+        )
+
+
+_ENDS = frozenset({Meaning.SUCCEEDED, Meaning.FAILED, Meaning.CANCELLED, Meaning.EXPIRED})
+
+
+# --- pieces of accept -----------------------------------------------------------------------
+
+
+def _by_key(connection: Connection, op: Operation) -> Operation | None:
+    if op.key is None:
+        return None
+    row = (
+        connection.execute(
+            sa.select(operations).where(
+                operations.c.principal == op.principal,
+                operations.c.provider == op.provider,
+                operations.c.account == op.account,
+                operations.c.action == op.action,
+                operations.c.key == op.key,
+            )
+        )
+        .mappings()
+        .first()
+    )
+    return None if row is None else rows.operation(row)
+
+
+def _same_intent(connection: Connection, op: Operation) -> list[Operation]:
+    found = connection.execute(
+        sa.select(operations)
+        .where(operations.c.intent == op.intent, operations.c.kind == str(op.kind))
+        .order_by(operations.c.number.desc())
+        .limit(50)
+    ).mappings()
+    return [rows.operation(row) for row in found]
+
+
+def _inherit(op: Operation, earlier: Operation) -> Operation:
+    """Used failures of an attempt without effect go on counting (section 1, rule 5)."""
+
+    def carried(name: str) -> Budget:
+        own: Budget = getattr(op, name)
+        before: Budget = getattr(earlier, name)
+        return replace(own, used=min(before.used, max(0, own.max - 1)))
+
+    return replace(
+        op,
+        transport_failures=carried("transport_failures"),
+        rate_limited=carried("rate_limited"),
+        wait=carried("wait"),
+    )
+
+
+def _add_task(connection: Connection, operation_id: str, task: str) -> bool:
+    known = connection.execute(
+        sa.select(tasks.c.task).where(tasks.c.operation_id == operation_id, tasks.c.task == task)
+    ).first()
+    if known is None:
+        connection.execute(sa.insert(tasks), {"operation_id": operation_id, "task": task})
+    return known is None
+
+
+def _key_conflict(known: Operation) -> Refusal:
+    return Refusal(
+        Code.KEY_CONFLICT,
+        f"This key belongs to {known.id} with other arguments.",
+        f'Look at operation_status(operation_id="{known.id}"); '
+        "leave idempotency_key out for a different request.",
+        known.id,
+    )
+
+
+def _possible_duplicate(known: Operation, own: bool) -> Refusal:
+    if not own:
+        return Refusal(
+            Code.POSSIBLE_DUPLICATE,
+            "The same was already asked for by another principal. Nothing was sent now.",
+            "Do not send it another way. Tell the user that it may already be done.",
+        )
+    use = f'check_status(operation_id="{known.id}")'
+    if known.state is State.SUCCEEDED and known.kind is Kind.JOB:
+        use = f'fetch_result(operation_id="{known.id}")'
+    return Refusal(
+        Code.POSSIBLE_DUPLICATE,
+        f"The same was already asked for: {known.id}, {known.state}. Nothing was sent now.",
+        f"Use that one: {use}. Doing it again on purpose is a person's decision.",
+        known.id,
+    )
+
+
+def _plain(request: Outbound) -> dict[str, object]:
+    return {
+        "method": request.method,
+        "url": request.url,
+        "headers": [list(pair) for pair in request.headers],
+        "authenticate": request.authenticate,
+        "allow_hosts": list(request.allow_hosts),
+        "from_answer": request.from_answer,
+        "max_bytes": request.max_bytes,
+        "timeout": request.timeout,
+        "fresh_connection": request.fresh_connection,
+    }
+
+
+def stored_request(connection: Connection, operation_id: str) -> Outbound:
+    """The request of an operation exactly as it was accepted and shown."""
+    row = connection.execute(
+        sa.select(requests).where(requests.c.operation_id == operation_id)
+    ).one()
+    return outbound(row.request, row.body)
+
+
+def outbound(plain: Mapping[str, Any], body: bytes | None) -> Outbound:
+    """A stored request as a value."""
+    return Outbound(
+        method=plain["method"],
+        url=plain["url"],
+        headers=tuple((name, value) for name, value in plain["headers"]),
+        body=body,
+        authenticate=plain["authenticate"],
+        allow_hosts=tuple(plain["allow_hosts"]),
+        from_answer=plain["from_answer"],
+        max_bytes=plain["max_bytes"],
+        timeout=plain["timeout"],
+        fresh_connection=plain["fresh_connection"],
+    )
+
+
+# --- pieces of transaction 1 ----------------------------------------------------------------
+
+
+def _must_load(connection: Connection, operation_id: str) -> Operation:
+    op = load(connection, operation_id)
+    if op is None:
+        raise LookupError(operation_id)
+    return op
+
+
+def _spend(budget: Budget) -> Budget:
+    return replace(budget, used=budget.used + 1)
+
+
+def _attempts_so_far(connection: Connection, operation_id: str) -> int:
+    query = sa.select(sa.func.count()).where(attempts.c.operation_id == operation_id)
+    return connection.execute(query).scalar_one()
+
+
+def _trigger(op: Operation, number: int) -> Trigger:
+    if op.delay_source is DelaySource.MANUAL_EXTENSION:
+        return Trigger.OPERATOR
+    return Trigger.AGENT if number == 1 else Trigger.SCHEDULE
+
+
+def _scope_state(connection: Connection, key: str, op: Operation, now: int) -> admission.ScopeState:
+    row = connection.execute(sa.select(scopes).where(scopes.c.key == key)).first()
+    busy = connection.execute(
+        sa.select(sa.func.count(), sa.func.min(attempts.c.hold_until)).where(
+            attempts.c.scope == key,
+            attempts.c.closed_at.is_(None),
+            attempts.c.hold_until > now,
+        )
+    ).one()
+    ahead = connection.execute(
+        sa.select(sa.func.count()).where(
+            operations.c.provider == op.provider,
+            operations.c.account == op.account,
+            operations.c.waiting_for == str(WaitingFor.SCOPE),
+            operations.c.next_at > now,
+            operations.c.id != op.id,
+        )
+    ).scalar_one()
+    return admission.ScopeState(
+        next_allowed_at=row.next_allowed_at if row is not None else 0,
+        theoretical_arrival=row.theoretical_arrival if row is not None else 0,
+        open_attempts=busy[0],
+        next_free_at=busy[1],
+        ahead=ahead,
+    )
+
+
+def _take_token(connection: Connection, key: str, arrival: int, now: int) -> None:
+    values = {"theoretical_arrival": arrival, "updated_at": now}
+    if not connection.execute(
+        sa.update(scopes).where(scopes.c.key == key).values(**values)
+    ).rowcount:
+        connection.execute(sa.insert(scopes), {"key": key, **values})
+
+
+def _with_pending(op: Operation, verdict: Verdict) -> Verdict:
+    """Apply an end that was asked for while the attempt was out: keep effects, make no retry."""
+    if op.pending is None:
+        return verdict
+    changes = {**verdict.changes, "pending": None}
+    if verdict.event not in (Event.POSTPONED, Event.OBSERVED, Event.ACCEPTED):
+        return replace(verdict, changes=changes)
+    judged = replace(op, **_fields(changes))
+    ended = decisions.discard(judged, str(op.pending.get("end", "ended on request")))
+    return replace(ended, changes={**changes, **ended.changes}, story=verdict.story)
+
+
+def _fields(changes: Mapping[str, object]) -> dict[str, Any]:
+    return {name: value for name, value in changes.items() if name in Operation.__slots__}
+
+
+def _verdict_without_contract(op: Operation, signal: Signal, now: int) -> Verdict:
+    """What follows when the contract that could read the answer is not at hand."""
+    if op.step is Step.STATUS:
+        changes = {
+            "transport_failures": _spend(op.transport_failures),
+            "next_at": now,
+            "once": None,
+            "delay": None,
+            "delay_source": None,
+        }
+        return Verdict(Event.OBSERVED, changes)
+    if op.request_class is RequestClass.READ:
+        return Verdict(Event.POSTPONED, {"next_at": now, "once": None})
+    return stop(Reason.UNCLEAR_WRITE, {"certainty": Certainty.MAYBE_APPLIED, "sent": True})
+
+
+# --- pieces of transaction 2 ----------------------------------------------------------------
+
+
+def _outcome(reply: Reply) -> str:
+    if not reply.sent:
+        return "not_sent"
+    return "answered" if reply.complete else "no_answer"
+
+
+_KEPT = 1_000_000
+"""Bytes of an answer's body that are stored."""
+
+
+def _evidence(reply: Reply, signal: Signal) -> dict[str, object]:
+    return {
+        "certainty": str(signal.certainty),
+        "status": reply.status,
+        "provider_request_id": signal.provider_request_id,
+        "note": reply.detail or reply.fault,
+        "headers": [list(pair) for pair in reply.headers] or None,
+        "body": reply.body[:_KEPT] or None,
+    }
+
+
+def _watched_already(connection: Connection, op: Operation, verdict: Verdict) -> Verdict:
+    """A submission that returns a job id we already watch is not a second job."""
+    job = verdict.changes.get("provider_job")
+    if op.kind is not Kind.JOB or op.step is not Step.SEND or job is None:
+        return verdict
+    row = (
+        connection.execute(
+            sa.select(operations).where(
+                operations.c.provider == op.provider,
+                operations.c.account == op.account,
+                operations.c.action == op.action,
+                operations.c.provider_job == job,
+                operations.c.kind == str(Kind.JOB),
+                operations.c.state.not_in([str(state) for state in FINAL]),
+                operations.c.id != op.id,
+            )
+        )
+        .mappings()
+        .first()
+    )
+    if row is None:
+        return verdict
+    watched = rows.operation(row)
+    changes = {k: v for k, v in verdict.changes.items() if k not in ("provider_job", "accepted_at")}
+    story = {**verdict.story, "watched_by": watched.id}
+    if watched.intent != op.intent:
+        stopped = stop(Reason.BINDING_MISMATCH, {**changes, "step": Step.SEND})
+        return replace(stopped, story=story)
+    ended = decisions.discard(op, f"the provider returned the job of {watched.id}")
+    changes = {**changes, **ended.changes, "superseded_by": watched.id}
+    return Verdict(Event.DISCARDED, changes, story=story)
+
+
+def _scope_of_attempt(connection: Connection, attempt_id: str) -> str:
+    query = sa.select(attempts.c.scope).where(attempts.c.id == attempt_id)
+    return connection.execute(query).scalar_one()
+
+
+def _free_slot(connection: Connection, attempt_id: str, operation_id: str, now: int) -> None:
+    """Let the longest waiting operation for a slot of this scope look again."""
+    op = _must_load(connection, operation_id)
+    first = connection.execute(
+        sa.select(operations.c.id)
+        .where(
+            operations.c.provider == op.provider,
+            operations.c.account == op.account,
+            operations.c.waiting_for == str(WaitingFor.SLOT),
+            operations.c.next_at > now,
+        )
+        .order_by(operations.c.number)
+        .limit(1)
+    ).scalar()
+    del attempt_id
+    if first is not None:
+        connection.execute(
+            sa.update(operations).where(operations.c.id == first).values(next_at=now)
+        )
+
+
+def _refuse_credential(connection: Connection, op: Operation, fingerprint: str, now: int) -> None:
+    connection.execute(
+        sa.update(credentials)
+        .where(
+            credentials.c.provider == op.provider,
+            credentials.c.account == op.account,
+            credentials.c.fingerprint == fingerprint,
+        )
+        .values(refused_at=now)
+    )
+
+
+def _add_evidence(
+    connection: Connection, op: Operation, holding: Holding, words: str, now: int
+) -> None:
+    case = open_case(connection, op.id)
+    if case is None:
+        return
+    offered = escalations.offers(op, case.reason, holding.contract)
+    text = case_text(op, case.reason, offered, now, holding, evidence=words)
+    connection.execute(
+        sa.update(cases).where(cases.c.id == case.id).values(text=text, revision=case.revision + 1)
+    )
+
+
+def _in_words(signal: Signal) -> str:
+    if signal.meaning is Meaning.NOT_SENT:
+        return "the request was never sent"
+    told = f"late answer {signal.status}" if signal.status is not None else "late, no answer"
+    if "id" in signal.take:
+        told += f", provider id {signal.take['id']}"
+    return f"{told} ({signal.meaning})"
+
+
+# --- pieces of decisions --------------------------------------------------------------------
+
+
+def _not_decidable(case: Case, revision: int, op: Operation) -> Refusal | None:
+    if case.closed_at is not None:
+        told = case.closed_because or "closed"
+        return Refusal(
+            Code.NOT_ALLOWED_IN_STATE,
+            f"case {case.id} is closed ({told}); the operation is {op.state}",
+            f"forbear show {op.id}",
+            op.id,
+        )
+    if case.revision != revision:
+        return Refusal(
+            Code.NOT_ALLOWED_IN_STATE,
+            f"case {case.id} changed since it was shown (revision {case.revision})",
+            f"read it again: forbear show {op.id}",
+            op.id,
+        )
+    return None
+
+
+def _not_offered(
+    op: Operation, case: Case, wish: Wish, holding: Holding | None, now: int
+) -> Refusal | None:
+    contract = holding.contract if holding is not None else None
+    offered = [str(offer.option) for offer in escalations.offers(op, case.reason, contract)]
+    if str(wish.option) not in offered:
+        return Refusal(
+            Code.OPTION_NOT_OFFERED,
+            f"{wish.option} is not offered for {case.reason}",
+            f"choose one of: {', '.join(offered)}",
+            op.id,
+        )
+    wrong = decisions.objection(wish, now)
+    if wrong is not None:
+        return Refusal(Code.INVALID_ARGUMENTS, wrong, "decide again with that option", op.id)
+    return None
+
+
+def _given(wish: Wish) -> dict[str, object]:
+    given = {
+        "extend_by": wish.extend_by,
+        "requests": wish.requests,
+        "until": wish.until,
+        "treat_as": wish.treat_as,
+        "reference": wish.reference,
+    }
+    return {name: value for name, value in given.items() if value is not None}

@@ -1,0 +1,202 @@
+"""What is read without changing anything: from a small pool of read-only connections."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from forbear.rules.model import FINAL, Attempt, AuditEvent, Case, Kind, Operation, State
+from forbear.rules.ports import Outbound
+from forbear.storage import audit, rows
+from forbear.storage.ledger import outbound
+from forbear.storage.schema import (
+    LIVE,
+    attempts,
+    cases,
+    credentials,
+    events,
+    operations,
+    processes,
+    requests,
+    scopes,
+    tasks,
+)
+
+_ACTIVE_FIRST = sa.case(
+    (operations.c.state.in_([str(state) for state in State if state in FINAL]), 1), else_=0
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """An operation that is due, and what a process must hold to run it."""
+
+    id: str
+    provider: str
+    account: str
+    action: str
+    binding: str
+    next_at: int
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    owner: str
+    role: str
+    pid: int
+    started_at: int
+    bindings: tuple[str, ...]
+
+
+class Queries:
+    """Reads of one store. Every answer is a committed state; two answers may be of two moments."""
+
+    def __init__(self, readers: AsyncEngine) -> None:
+        self._readers = readers
+
+    async def _rows(self, query: sa.Select[Any]) -> list[sa.RowMapping]:
+        async with self._readers.connect() as connection:
+            return list((await connection.execute(query)).mappings())
+
+    async def operation(self, operation_id: str) -> Operation | None:
+        found = await self._rows(sa.select(operations).where(operations.c.id == operation_id))
+        return rows.operation(found[0]) if found else None
+
+    async def by_prefix(self, prefix: str) -> list[Operation]:
+        """Operations whose id starts so, with or without its `op_`; at most 10."""
+        full = prefix if prefix.startswith("op_") else f"op_{prefix}"
+        query = sa.select(operations).where(operations.c.id.startswith(full, autoescape=True))
+        return [rows.operation(row) for row in await self._rows(query.limit(10))]
+
+    async def find(
+        self,
+        *,
+        principal: str | None = None,
+        state: str | None = None,
+        provider: str | None = None,
+        task: str | None = None,
+        after: tuple[int, int] | None = None,
+        limit: int = 10,
+    ) -> list[Operation]:
+        """A page, active ones first, newest first; `after` is `(rank, number)` of the last seen."""
+        query = sa.select(operations)
+        if principal is not None:
+            query = query.where(operations.c.principal == principal)
+        if state is not None:
+            query = query.where(operations.c.state == state)
+        if provider is not None:
+            query = query.where(operations.c.provider == provider)
+        if task is not None:
+            mine = sa.select(tasks.c.operation_id).where(tasks.c.task == task)
+            query = query.where(operations.c.id.in_(mine))
+        if after is not None:
+            rank, number = after
+            query = query.where(
+                sa.or_(
+                    rank < _ACTIVE_FIRST,
+                    sa.and_(rank == _ACTIVE_FIRST, operations.c.number < number),
+                )
+            )
+        query = query.order_by(_ACTIVE_FIRST, operations.c.number.desc()).limit(limit)
+        return [rows.operation(row) for row in await self._rows(query)]
+
+    async def due(self, now: int, limit: int = 50) -> list[Due]:
+        query = (
+            sa.select(
+                operations.c.id,
+                operations.c.provider,
+                operations.c.account,
+                operations.c.action,
+                operations.c.binding,
+                operations.c.next_at,
+            )
+            .where(sa.text(LIVE), operations.c.next_at <= now)
+            .order_by(operations.c.next_at)
+            .limit(limit)
+        )
+        return [Due(**row) for row in await self._rows(query)]
+
+    async def next_due(self, after: int) -> int | None:
+        """The first time after `after` at which anything is due."""
+        query = sa.select(sa.func.min(operations.c.next_at).label("at")).where(
+            sa.text(LIVE), operations.c.next_at > after
+        )
+        at: int | None = (await self._rows(query))[0]["at"]
+        return at
+
+    async def tasks_of(self, operation_id: str) -> tuple[str, ...]:
+        query = sa.select(tasks.c.task).where(tasks.c.operation_id == operation_id)
+        return tuple(row["task"] for row in await self._rows(query.order_by(tasks.c.task)))
+
+    async def children(self, operation_id: str, kind: Kind | None = None) -> list[Operation]:
+        query = sa.select(operations).where(operations.c.parent_id == operation_id)
+        if kind is not None:
+            query = query.where(operations.c.kind == str(kind))
+        return [
+            rows.operation(row) for row in await self._rows(query.order_by(operations.c.number))
+        ]
+
+    async def open_case(self, operation_id: str) -> Case | None:
+        query = sa.select(cases).where(
+            cases.c.operation_id == operation_id, cases.c.closed_at.is_(None)
+        )
+        found = await self._rows(query)
+        return rows.case(found[0]) if found else None
+
+    async def open_cases(self) -> list[Case]:
+        query = sa.select(cases).where(cases.c.closed_at.is_(None)).order_by(cases.c.number)
+        return [rows.case(row) for row in await self._rows(query)]
+
+    async def cases_of(self, operation_id: str) -> list[Case]:
+        query = sa.select(cases).where(cases.c.operation_id == operation_id)
+        return [rows.case(row) for row in await self._rows(query.order_by(cases.c.number))]
+
+    async def case_by(self, name: str) -> list[Case]:
+        """Cases by inbox number or by a prefix of the id; at most 10."""
+        if name.isdecimal():
+            query = sa.select(cases).where(cases.c.number == int(name))
+        else:
+            full = name if name.startswith("esc_") else f"esc_{name}"
+            query = sa.select(cases).where(cases.c.id.startswith(full, autoescape=True))
+        return [rows.case(row) for row in await self._rows(query.limit(10))]
+
+    async def events_of(self, operation_id: str) -> list[AuditEvent]:
+        query = sa.select(events).where(events.c.operation_id == operation_id)
+        return [audit.event(row) for row in await self._rows(query.order_by(events.c.sequence))]
+
+    async def attempts_of(self, operation_id: str) -> list[Attempt]:
+        query = sa.select(attempts).where(attempts.c.operation_id == operation_id)
+        return [rows.attempt(row) for row in await self._rows(query.order_by(attempts.c.number))]
+
+    async def last_answer(self, operation_id: str) -> tuple[list[list[str]], bytes] | None:
+        """Headers and body of the newest answered attempt."""
+        query = (
+            sa.select(attempts.c.headers, attempts.c.body)
+            .where(attempts.c.operation_id == operation_id, attempts.c.outcome == "answered")
+            .order_by(attempts.c.number.desc())
+            .limit(1)
+        )
+        found = await self._rows(query)
+        return (found[0]["headers"] or [], found[0]["body"] or b"") if found else None
+
+    async def request_of(self, operation_id: str) -> Outbound | None:
+        found = await self._rows(sa.select(requests).where(requests.c.operation_id == operation_id))
+        return outbound(found[0]["request"], found[0]["body"]) if found else None
+
+    async def processes(self) -> list[Process]:
+        return [
+            Process(
+                row["owner"], row["role"], row["pid"], row["started_at"], tuple(row["bindings"])
+            )
+            for row in await self._rows(sa.select(processes).order_by(processes.c.started_at))
+        ]
+
+    async def scopes(self) -> list[Mapping[str, Any]]:
+        return [dict(row) for row in await self._rows(sa.select(scopes).order_by(scopes.c.key))]
+
+    async def credentials(self) -> list[Mapping[str, Any]]:
+        return [dict(row) for row in await self._rows(sa.select(credentials))]

@@ -1,0 +1,118 @@
+"""Between rows and values: one place that knows how an `Operation` lies in its columns."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Any, cast
+
+from sqlalchemy import RowMapping
+
+from forbear.rules.model import (
+    Attempt,
+    Budget,
+    Case,
+    Certainty,
+    DelaySource,
+    Kind,
+    Operation,
+    Priority,
+    Reason,
+    RequestClass,
+    State,
+    Step,
+    Trigger,
+    WaitingFor,
+)
+from forbear.storage.schema import BUDGETS
+
+_ENUMS: Mapping[str, type[StrEnum]] = {
+    "kind": Kind,
+    "request_class": RequestClass,
+    "priority": Priority,
+    "state": State,
+    "step": Step,
+    "delay_source": DelaySource,
+    "waiting_for": WaitingFor,
+    "certainty": Certainty,
+}
+_PLAIN = tuple(
+    field.name
+    for field in dataclasses.fields(Operation)
+    if field.name not in _ENUMS and field.name not in BUDGETS and field.name != "notices"
+)
+
+
+def operation(row: RowMapping) -> Operation:
+    values: dict[str, Any] = {name: row[name] for name in _PLAIN}
+    for name, words in _ENUMS.items():
+        values[name] = None if row[name] is None else words(row[name])
+    for name in BUDGETS:
+        values[name] = Budget(row[f"{name}_used"], row[f"{name}_max"])
+    values["notices"] = tuple(row["notices"])
+    return Operation(**values)
+
+
+def columns(changes: Mapping[str, object]) -> dict[str, object]:
+    """The column values of changed fields."""
+    flat: dict[str, object] = {}
+    for name, value in changes.items():
+        if isinstance(value, Budget):
+            flat[f"{name}_used"], flat[f"{name}_max"] = value.used, value.max
+        elif isinstance(value, StrEnum):
+            flat[name] = str(value)
+        elif name == "notices" and isinstance(value, tuple):
+            flat[name] = [str(notice) for notice in cast(tuple[object, ...], value)]
+        else:
+            flat[name] = value
+    return flat
+
+
+def attempt(row: RowMapping) -> Attempt:
+    return Attempt(
+        id=row["id"],
+        operation_id=row["operation_id"],
+        number=row["number"],
+        step=Step(row["step"]),
+        trigger=Trigger(row["trigger"]),
+        authorisation=row["authorisation"],
+        owner=row["owner"],
+        fence=row["fence"],
+        scope=row["scope"],
+        reserved_at=row["reserved_at"],
+        send_by=row["send_by"],
+        hold_until=row["hold_until"],
+        request_digest=row["request_digest"],
+        closed_at=row["closed_at"],
+        outcome=row["outcome"],
+        certainty=None if row["certainty"] is None else Certainty(row["certainty"]),
+        status=row["status"],
+        provider_request_id=row["provider_request_id"],
+        note=row["note"],
+        late=row["late"],
+    )
+
+
+def case(row: RowMapping) -> Case:
+    return Case(
+        id=row["id"],
+        number=row["number"],
+        operation_id=row["operation_id"],
+        reason=Reason(row["reason"]),
+        urgency=row["urgency"],
+        text=row["text"],
+        options=tuple(row["options"]),
+        opened_at=row["opened_at"],
+        revision=row["revision"],
+        group=row["group"],
+        closed_at=row["closed_at"],
+        closed_because=row["closed_because"],
+        decision=row["decision"],
+    )
+
+
+def compact(value: object) -> str:
+    """JSON on one line with sorted keys: the form whose hash is chained."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)

@@ -1,0 +1,353 @@
+"""The tables, with constraints that make illegal rows impossible.
+
+The CHECK lists are made from the enums of the rules, so that table and store cannot disagree.
+Times are integer milliseconds UTC. Indexes on live rows are partial: a store with a million ended
+operations schedules as fast as an empty one.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import sqlalchemy as sa
+
+from forbear.rules.model import (
+    FINAL,
+    Certainty,
+    Kind,
+    Priority,
+    Reason,
+    RequestClass,
+    State,
+    Step,
+    Trigger,
+)
+
+GENERATION = "0001"
+"""The schema this program reads and writes: the newest migration."""
+
+metadata = sa.MetaData(
+    naming_convention={
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "ck": "ck_%(table_name)s_%(constraint_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_name)s",
+        "pk": "pk_%(table_name)s",
+    }
+)
+
+JSON = sa.JSON(none_as_null=True)
+
+
+def _one_of(column: str, values: type[StrEnum]) -> sa.CheckConstraint:
+    words = ", ".join(f"'{value}'" for value in values)
+    return sa.CheckConstraint(f"{column} IN ({words})", name=column)
+
+
+_FINAL = ", ".join(f"'{state}'" for state in State if state in FINAL)
+LIVE = f"state NOT IN ({_FINAL})"
+
+BUDGETS = (
+    "status_requests",
+    "transport_failures",
+    "rate_limited",
+    "attempts",
+    "wait",
+    "lookups",
+    "extensions",
+)
+"""Budgets of an operation: each has a column `_used` that never falls and a column `_max`."""
+
+
+def _budget_columns() -> list[sa.Column[int]]:
+    return [
+        sa.Column(f"{name}_{part}", sa.BigInteger, nullable=False, server_default="0")
+        for name in BUDGETS
+        for part in ("used", "max")
+    ]
+
+
+operations = sa.Table(
+    "operations",
+    metadata,
+    sa.Column("number", sa.Integer, primary_key=True, autoincrement=True),
+    sa.Column("id", sa.Text, nullable=False, unique=True),
+    sa.Column("principal", sa.Text, nullable=False),
+    sa.Column("provider", sa.Text, nullable=False),
+    sa.Column("account", sa.Text, nullable=False),
+    sa.Column("action", sa.Text, nullable=False),
+    sa.Column("kind", sa.Text, nullable=False),
+    sa.Column("request_class", sa.Text, nullable=False),
+    sa.Column("priority", sa.Text, nullable=False),
+    sa.Column("label", sa.Text),
+    sa.Column("purpose", sa.Text),
+    sa.Column("arguments", JSON, nullable=False),
+    sa.Column("intent", sa.Text, nullable=False),
+    sa.Column("key", sa.Text),
+    sa.Column("ref", sa.Text, nullable=False),
+    sa.Column("wire_key", sa.Text),
+    sa.Column("binding", sa.Text, nullable=False),
+    sa.Column("request_digest", sa.Text, nullable=False),
+    sa.Column("parent_id", sa.Text),
+    sa.Column("superseded_by", sa.Text),
+    sa.Column("result_name", sa.Text),
+    sa.Column("authorisation", sa.Text, nullable=False),
+    sa.Column("deadline_at", sa.BigInteger, nullable=False),
+    sa.Column("useful_until", sa.BigInteger),
+    sa.Column("approve_by", sa.BigInteger),
+    sa.Column("approve_deadline", sa.BigInteger),
+    sa.Column("timeout", sa.BigInteger, nullable=False),
+    *_budget_columns(),
+    sa.Column("state", sa.Text, nullable=False),
+    sa.Column("step", sa.Text, nullable=False),
+    sa.Column("revision", sa.Integer, nullable=False),
+    sa.Column("created_at", sa.BigInteger, nullable=False),
+    sa.Column("updated_at", sa.BigInteger, nullable=False),
+    sa.Column("next_at", sa.BigInteger),
+    sa.Column("delay", sa.BigInteger),
+    sa.Column("delay_source", sa.Text),
+    sa.Column("waiting_for", sa.Text),
+    sa.Column("sent_at", sa.BigInteger),
+    sa.Column("accepted_at", sa.BigInteger),
+    sa.Column("observed_at", sa.BigInteger),
+    sa.Column("parsed", sa.Integer, nullable=False, server_default="0"),
+    sa.Column("provider_job", sa.Text),
+    sa.Column("provider_state", sa.Text),
+    sa.Column("terminal_seen", sa.Boolean, nullable=False, server_default=sa.false()),
+    sa.Column("progress", sa.Text),
+    sa.Column("progress_at", sa.BigInteger),
+    sa.Column("take", JSON, nullable=False),
+    sa.Column("certainty", sa.Text, nullable=False),
+    sa.Column("http_status", sa.Integer),
+    sa.Column("http_at", sa.BigInteger),
+    sa.Column("provider_request_id", sa.Text),
+    sa.Column("sent", sa.Boolean, nullable=False, server_default=sa.false()),
+    sa.Column("answered", sa.Boolean, nullable=False, server_default=sa.false()),
+    sa.Column("provider_expiry_at", sa.BigInteger),
+    sa.Column("expected_at", sa.BigInteger),
+    sa.Column("failure", JSON),
+    sa.Column("result", JSON),
+    sa.Column("validated", sa.Boolean),
+    sa.Column("notices", JSON, nullable=False),
+    sa.Column("treat", JSON, nullable=False),
+    sa.Column("once", sa.Text),
+    sa.Column("pending", JSON),
+    sa.Column("not_before", sa.BigInteger),
+    sa.Column("lease_owner", sa.Text),
+    sa.Column("lease_boot", sa.Text),
+    sa.Column("lease_until", sa.BigInteger),
+    sa.Column("fence", sa.BigInteger, nullable=False, server_default="0"),
+    _one_of("state", State),
+    _one_of("kind", Kind),
+    _one_of("step", Step),
+    _one_of("request_class", RequestClass),
+    _one_of("priority", Priority),
+    _one_of("certainty", Certainty),
+    sa.CheckConstraint(
+        f"({LIVE}) OR (next_at IS NULL AND lease_owner IS NULL)", name="final_rests"
+    ),
+    sa.CheckConstraint("state <> 'escalated' OR next_at IS NULL", name="escalated_rests"),
+    sa.CheckConstraint(
+        f"state = 'escalated' OR ({LIVE}) = (next_at IS NOT NULL)", name="live_is_due"
+    ),
+    sa.CheckConstraint("(state = 'sending') <= (sent_at IS NOT NULL)", name="sending_was_sent"),
+    sa.CheckConstraint("(state = 'waiting') <= (accepted_at IS NOT NULL)", name="waiting_has_job"),
+    sa.CheckConstraint("state <> 'waiting' OR kind = 'job'", name="only_jobs_wait"),
+    sa.CheckConstraint(
+        "(lease_owner IS NULL) = (lease_until IS NULL)"
+        " AND (lease_owner IS NULL) = (lease_boot IS NULL)",
+        name="lease_whole",
+    ),
+    *(
+        sa.CheckConstraint(f"{name}_used >= 0 AND {name}_max >= 0", name=f"{name}_counts")
+        for name in BUDGETS
+    ),
+)
+
+sa.Index(
+    "ix_operations_due",
+    operations.c.next_at,
+    sqlite_where=sa.text(LIVE),
+    postgresql_where=sa.text(LIVE),
+)
+sa.Index("ix_operations_intent", operations.c.intent)
+sa.Index("ix_operations_parent", operations.c.parent_id)
+sa.Index(
+    "uq_operations_key",
+    operations.c.principal,
+    operations.c.provider,
+    operations.c.account,
+    operations.c.action,
+    operations.c.key,
+    unique=True,
+    sqlite_where=operations.c.key.is_not(None),
+    postgresql_where=operations.c.key.is_not(None),
+)
+sa.Index(
+    "uq_operations_provider_job",
+    operations.c.provider,
+    operations.c.account,
+    operations.c.action,
+    operations.c.provider_job,
+    unique=True,
+    sqlite_where=sa.text(f"provider_job IS NOT NULL AND kind = 'job' AND {LIVE}"),
+    postgresql_where=sa.text(f"provider_job IS NOT NULL AND kind = 'job' AND {LIVE}"),
+)
+
+requests = sa.Table(
+    "requests",
+    metadata,
+    sa.Column("operation_id", sa.ForeignKey("operations.id"), primary_key=True),
+    sa.Column("request", JSON, nullable=False),
+    sa.Column("body", sa.LargeBinary),
+)
+"""The rendered request of each operation, without secrets: what was approved is what runs."""
+
+tasks = sa.Table(
+    "tasks",
+    metadata,
+    sa.Column("operation_id", sa.ForeignKey("operations.id"), primary_key=True),
+    sa.Column("task", sa.Text, primary_key=True),
+    sa.Index("ix_tasks_task", "task"),
+)
+
+attempts = sa.Table(
+    "attempts",
+    metadata,
+    sa.Column("id", sa.Text, primary_key=True),
+    sa.Column("operation_id", sa.ForeignKey("operations.id"), nullable=False),
+    sa.Column("number", sa.Integer, nullable=False),
+    sa.Column("step", sa.Text, nullable=False),
+    sa.Column("trigger", sa.Text, nullable=False),
+    sa.Column("authorisation", sa.Text, nullable=False),
+    sa.Column("owner", sa.Text, nullable=False),
+    sa.Column("fence", sa.BigInteger, nullable=False),
+    sa.Column("scope", sa.Text, nullable=False),
+    sa.Column("reserved_at", sa.BigInteger, nullable=False),
+    sa.Column("send_by", sa.BigInteger, nullable=False),
+    sa.Column("hold_until", sa.BigInteger, nullable=False),
+    sa.Column("request_digest", sa.Text, nullable=False),
+    sa.Column("closed_at", sa.BigInteger),
+    sa.Column("outcome", sa.Text),
+    sa.Column("certainty", sa.Text),
+    sa.Column("status", sa.Integer),
+    sa.Column("provider_request_id", sa.Text),
+    sa.Column("note", sa.Text),
+    sa.Column("late", sa.Boolean, nullable=False, server_default=sa.false()),
+    sa.Column("headers", JSON),
+    sa.Column("body", sa.LargeBinary),
+    _one_of("step", Step),
+    _one_of("trigger", Trigger),
+    sa.CheckConstraint("(closed_at IS NULL) = (outcome IS NULL)", name="closed_has_outcome"),
+    sa.CheckConstraint(
+        "outcome IN ('answered', 'no_answer', 'not_sent', 'unknown')", name="outcome"
+    ),
+    sa.UniqueConstraint("operation_id", "number"),
+    sa.UniqueConstraint("operation_id", "fence"),
+)
+sa.Index(
+    "uq_attempts_open",
+    attempts.c.operation_id,
+    unique=True,
+    sqlite_where=attempts.c.closed_at.is_(None),
+    postgresql_where=attempts.c.closed_at.is_(None),
+)
+sa.Index(
+    "ix_attempts_scope_open",
+    attempts.c.scope,
+    sqlite_where=attempts.c.closed_at.is_(None),
+    postgresql_where=attempts.c.closed_at.is_(None),
+)
+
+cases = sa.Table(
+    "cases",
+    metadata,
+    sa.Column("number", sa.Integer, primary_key=True, autoincrement=True),
+    sa.Column("id", sa.Text, nullable=False, unique=True),
+    sa.Column("operation_id", sa.ForeignKey("operations.id"), nullable=False),
+    sa.Column("reason", sa.Text, nullable=False),
+    sa.Column("urgency", sa.Text, nullable=False),
+    sa.Column("text", sa.Text, nullable=False),
+    sa.Column("options", JSON, nullable=False),
+    sa.Column("opened_at", sa.BigInteger, nullable=False),
+    sa.Column("revision", sa.Integer, nullable=False),
+    sa.Column("group", sa.Text),
+    sa.Column("closed_at", sa.BigInteger),
+    sa.Column("closed_because", sa.Text),
+    sa.Column("decision", JSON),
+    _one_of("reason", Reason),
+    sa.CheckConstraint("decision IS NULL OR closed_at IS NOT NULL", name="decided_is_closed"),
+)
+sa.Index(
+    "uq_cases_open",
+    cases.c.operation_id,
+    unique=True,
+    sqlite_where=cases.c.closed_at.is_(None),
+    postgresql_where=cases.c.closed_at.is_(None),
+)
+
+events = sa.Table(
+    "events",
+    metadata,
+    sa.Column("sequence", sa.Integer, primary_key=True, autoincrement=True),
+    sa.Column("operation_id", sa.Text),
+    sa.Column("header", sa.Text, nullable=False),
+    sa.Column("body", sa.Text, nullable=False),
+    sa.Column("previous", sa.Text, nullable=False),
+    sa.Column("hash", sa.Text, nullable=False),
+    sa.Index("ix_events_operation", "operation_id", "sequence"),
+    sqlite_autoincrement=True,
+)
+"""The audit trail: only ever appended to (triggers refuse anything else)."""
+
+scopes = sa.Table(
+    "scopes",
+    metadata,
+    sa.Column("key", sa.Text, primary_key=True),
+    sa.Column("next_allowed_at", sa.BigInteger, nullable=False, server_default="0"),
+    sa.Column("theoretical_arrival", sa.BigInteger, nullable=False, server_default="0"),
+    sa.Column("remaining", sa.BigInteger),
+    sa.Column("reset_at", sa.BigInteger),
+    sa.Column("source", sa.Text),
+    sa.Column("updated_at", sa.BigInteger, nullable=False),
+)
+
+credentials = sa.Table(
+    "credentials",
+    metadata,
+    sa.Column("provider", sa.Text, primary_key=True),
+    sa.Column("account", sa.Text, primary_key=True),
+    sa.Column("fingerprint", sa.Text, primary_key=True),
+    sa.Column("accepted_at", sa.BigInteger, nullable=False),
+    sa.Column("refused_at", sa.BigInteger),
+)
+"""Credentials by keyed fingerprint, never by value; a refused one is blocked for every process."""
+
+processes = sa.Table(
+    "processes",
+    metadata,
+    sa.Column("owner", sa.Text, primary_key=True),
+    sa.Column("role", sa.Text, nullable=False),
+    sa.Column("pid", sa.Integer, nullable=False),
+    sa.Column("started_at", sa.BigInteger, nullable=False),
+    sa.Column("bindings", JSON, nullable=False),
+)
+
+GUARDS_SQLITE = (
+    *(
+        f"CREATE TRIGGER {name} BEFORE {verb} ON events "
+        "BEGIN SELECT RAISE(ABORT, 'the audit trail is only appended to'); END"
+        for name, verb in (("events_no_update", "UPDATE"), ("events_no_delete", "DELETE"))
+    ),
+    "CREATE TRIGGER counters_never_fall BEFORE UPDATE ON operations WHEN "
+    + " OR ".join(f"NEW.{name}_used < OLD.{name}_used" for name in BUDGETS if name != "attempts")
+    + " OR NEW.attempts_used < OLD.attempts_used - 1"
+    + " OR (NEW.attempts_used < OLD.attempts_used"
+    " AND NEW.transport_failures_used <= OLD.transport_failures_used)"
+    " OR NEW.fence < OLD.fence"
+    " BEGIN SELECT RAISE(ABORT, 'a counter never falls'); END",
+    "CREATE TRIGGER closed_attempts_stay BEFORE UPDATE ON attempts "
+    "WHEN OLD.closed_at IS NOT NULL AND NEW.closed_at IS NOT OLD.closed_at "
+    "BEGIN SELECT RAISE(ABORT, 'an attempt is closed once'); END",
+)
+"""Guards that no statement of ours may trip."""

@@ -1,0 +1,101 @@
+"""One store of one home, opened by one process."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import TypeVar
+
+from sqlalchemy import Connection
+
+from forbear.rules.ports import Clock, Random
+from forbear.storage.database import Database
+from forbear.storage.errors import StoreUnavailable
+from forbear.storage.ledger import Ledger
+from forbear.storage.liveness import Liveness
+from forbear.storage.queries import Queries
+from forbear.storage.writer import Writer
+
+T = TypeVar("T")
+
+
+class Store:
+    """The ledger, its writer and its readers, and news of changes.
+
+    Raises:
+        StoreUnavailable, StoreTooNew: see `Database`.
+    """
+
+    def __init__(self, home: Path, clock: Clock, random: Random, *, file: Path | None = None):
+        self.home = home
+        self.path = file or home / "forbear.db"
+        self._database = Database(self.path)
+        try:
+            self.key = _store_key(home / "keys" / "store.key", random)
+            self.liveness = Liveness(home / "run", f"own_{random.token(16)}")
+        except OSError as error:
+            raise StoreUnavailable(f"{home}: {error}") from error
+        self.ledger = Ledger(clock, random, self.liveness)
+        self.read = Queries(self._database.readers)
+        self._writer = Writer(self._database)
+        self._changed = asyncio.Event()
+
+    async def write(self, unit: Callable[[Connection], T]) -> T:
+        """Run one ledger transaction; returns when it is durable, and wakes whoever waits.
+
+        Raises:
+            StoreUnavailable: nothing was stored.
+        """
+        result = await self._writer.run(unit)
+        self.wake()
+        return result
+
+    def wake(self) -> None:
+        """Let everybody who waits for news look again."""
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
+
+    @property
+    def news(self) -> asyncio.Event:
+        """Set at the next change of this process; take it before reading what you wait for."""
+        return self._changed
+
+    def look_elsewhere(self) -> None:
+        """Wake waiters if another process committed something; a few microseconds."""
+        if self._database.changed_elsewhere():
+            self.wake()
+
+    async def close(self) -> None:
+        await self._writer.close()
+        await self._database.close()
+        self.liveness.release()
+
+
+def _store_key(path: Path, random: Random) -> bytes:
+    """The key of all digests on this store, made at the first start; only its user may read it."""
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    try:
+        return _read_key(path)
+    except FileNotFoundError:
+        pass
+    draft = path.with_name(f"{path.name}.{random.token(8)}")
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        file.write(random.token(52))
+        file.flush()
+        os.fsync(file.fileno())
+    # A hard link is the atomic "create if absent, with content": the first process wins.
+    with suppress(FileExistsError):
+        os.link(draft, path)
+    draft.unlink()
+    return _read_key(path)
+
+
+def _read_key(path: Path) -> bytes:
+    key = path.read_bytes()
+    if len(key) < 32:
+        raise StoreUnavailable(f"{path} is not a key of this store")
+    return key

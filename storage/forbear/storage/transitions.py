@@ -1,0 +1,285 @@
+"""The one writer of state: `apply` changes an operation and appends its event, or does neither."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import sqlalchemy as sa
+from sqlalchemy import Connection
+
+from forbear.rules import escalations
+from forbear.rules.contract import Action, Contract
+from forbear.rules.lifecycle import advance
+from forbear.rules.model import (
+    FINAL,
+    Case,
+    Certainty,
+    Kind,
+    Notice,
+    Operation,
+    Reason,
+    State,
+    WaitingFor,
+)
+from forbear.rules.reading import facts_of
+from forbear.rules.requests import render_text
+from forbear.rules.verdicts import Verdict
+from forbear.storage import audit, rows
+from forbear.storage.errors import LostUpdate
+from forbear.storage.schema import attempts, cases, operations, scopes
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """What a process brings to run an operation: its contract, and whether it has the key."""
+
+    contract: Contract
+    action: Action
+    credential: str | None
+    """Keyed fingerprint of the credential; None if there is none to be had."""
+
+
+class Ids(Protocol):
+    """Unguessable names."""
+
+    def token(self, size: int) -> str: ...
+
+
+_LOAD = sa.select(operations).where(operations.c.id == sa.bindparam("id"))
+_OPEN_CASE = sa.select(cases).where(
+    cases.c.operation_id == sa.bindparam("operation_id"), cases.c.closed_at.is_(None)
+)
+_OPEN_ATTEMPT = sa.select(attempts).where(
+    attempts.c.operation_id == sa.bindparam("operation_id"), attempts.c.closed_at.is_(None)
+)
+
+
+def load(connection: Connection, operation_id: str) -> Operation | None:
+    row = connection.execute(_LOAD, {"id": operation_id}).mappings().first()
+    return None if row is None else rows.operation(row)
+
+
+def open_case(connection: Connection, operation_id: str) -> Case | None:
+    row = connection.execute(_OPEN_CASE, {"operation_id": operation_id}).mappings().first()
+    return None if row is None else rows.case(row)
+
+
+def apply(
+    connection: Connection,
+    op: Operation,
+    verdict: Verdict,
+    code: audit.Code,
+    now: int,
+    ids: Ids,
+    *,
+    holding: Holding | None = None,
+    body: Mapping[str, object] | None = None,
+    lease: Mapping[str, object] | None = None,
+) -> Operation:
+    """Make one transition: state, fields, event, case, scope and what hangs on them.
+
+    `op` must be the row as this transaction read it. `lease` keeps or takes the lease (its columns);
+    without it the lease is given back.
+
+    Raises:
+        LostUpdate: the row has moved on since it was read.
+        Impossible: the state table has no such transition.
+    """
+    state = advance(op.state, verdict.event)
+    released = {"lease_owner": None, "lease_boot": None, "lease_until": None}
+    changes: dict[str, object] = {**verdict.changes, **(released if lease is None else lease)}
+    if verdict.notice is not None and verdict.notice not in op.notices:
+        changes["notices"] = (*op.notices, str(verdict.notice))
+    if state in FINAL or state is State.ESCALATED:
+        changes |= {"next_at": None, "waiting_for": None, "once": None}
+    changes |= {"state": state, "revision": op.revision + 1, "updated_at": now}
+    _update(connection, op, changes)
+    after = load(connection, op.id)
+    if after is None:
+        raise LostUpdate(op.id)
+
+    told: dict[str, object] = {"event": str(verdict.event), **verdict.story, **(body or {})}
+    if verdict.reason is not None:
+        case = _open(connection, after, verdict.reason, now, ids, holding)
+        told |= {"reason": str(verdict.reason), "case": case.id}
+    elif state is not State.ESCALATED:
+        _close_case(connection, op.id, now, f"the operation is {state}", keep_approval=state)
+    if verdict.notice is not None:
+        told["notice"] = str(verdict.notice)
+    told["set"] = rows.columns(_recorded(op, after))
+    audit.append(connection, op.id, now, code, told)
+    if verdict.reason is Reason.UNCLEAR_WRITE and op.certainty is not Certainty.MAYBE_APPLIED:
+        audit.append(
+            connection, op.id, now, audit.Code.RECONCILIATION_REQUIRED, {"certainty": "unknown"}
+        )
+    return after
+
+
+def insert_case(
+    connection: Connection, op: Operation, reason: Reason, now: int, ids: Ids, holding: Holding
+) -> Case:
+    """Open the case of an operation that is stored waiting for approval."""
+    return _open(connection, op, reason, now, ids, holding)
+
+
+def note(connection: Connection, op: Operation, notice: Notice, now: int) -> Operation:
+    """Add a notice; the caller appends the event that tells why."""
+    notices = op.notices if notice in op.notices else (*op.notices, str(notice))
+    _update(connection, op, {"notices": notices, "revision": op.revision + 1, "updated_at": now})
+    return replace(op, notices=notices, revision=op.revision + 1, updated_at=now)
+
+
+def move_next(
+    connection: Connection, op: Operation, at: int, now: int, waiting_for: WaitingFor | None
+) -> None:
+    """Change only when an operation is looked at again."""
+    changes: dict[str, object] = {"next_at": at, "waiting_for": waiting_for, "updated_at": now}
+    _update(connection, op, {**changes, "revision": op.revision + 1})
+
+
+def _update(connection: Connection, op: Operation, changes: Mapping[str, object]) -> None:
+    guard = (
+        sa.update(operations)
+        .where(operations.c.id == op.id)
+        .where(operations.c.state == str(op.state))
+        .where(operations.c.fence == op.fence)
+        .where(operations.c.revision == op.revision)
+    )
+    if connection.execute(guard.values(**rows.columns(changes))).rowcount != 1:
+        raise LostUpdate(f"{op.id} is no longer at revision {op.revision}")
+
+
+_UNRECORDED = frozenset({"arguments", "purpose", "label", "number", "lease_boot"})
+"""Not needed to rebuild state and budgets, or too private for a plain row."""
+
+
+def recorded(op: Operation) -> dict[str, object]:
+    """The fields of a new operation that its first event keeps."""
+    return {
+        name: getattr(op, name)
+        for name in Operation.__slots__
+        if name not in _UNRECORDED and getattr(op, name) is not None
+    }
+
+
+def _recorded(before: Operation, after: Operation) -> dict[str, object]:
+    return {
+        name: getattr(after, name)
+        for name in Operation.__slots__
+        if name not in _UNRECORDED and getattr(before, name) != getattr(after, name)
+    }
+
+
+# --- cases ----------------------------------------------------------------------------------
+
+
+def _open(
+    connection: Connection,
+    op: Operation,
+    reason: Reason,
+    now: int,
+    ids: Ids,
+    holding: Holding | None,
+) -> Case:
+    _close_case(connection, op.id, now, "replaced by a new case")
+    offered = escalations.offers(op, reason, holding.contract if holding else None)
+    values: dict[str, object] = {
+        "id": f"esc_{ids.token(16)}",
+        "operation_id": op.id,
+        "reason": str(reason),
+        "urgency": escalations.urgency(reason),
+        "text": case_text(op, reason, offered, now, holding),
+        "options": [
+            {
+                "id": str(offer.option),
+                "label": offer.label,
+                "effect": offer.effect,
+                "parameters": dict(offer.parameters),
+            }
+            for offer in offered
+        ],
+        "opened_at": now,
+        "revision": 1,
+    }
+    connection.execute(sa.insert(cases), values)
+    case = open_case(connection, op.id)
+    if case is None:
+        raise LostUpdate(f"the case of {op.id} is not there")
+    return case
+
+
+def case_text(
+    op: Operation,
+    reason: Reason,
+    offered: tuple[escalations.Offer, ...],
+    now: int,
+    holding: Holding | None,
+    evidence: str | None = None,
+) -> str:
+    """The case text with what the contract adds: the provider's page and the request's shape."""
+    console = sent_as = None
+    if holding is not None:
+        send = holding.action.send
+        where = send.path.text if send.path is not None else "the address of the answer"
+        sent_as = f"{send.method} {where}"
+        if holding.contract.console is not None and op.provider_job is not None:
+            console = render_text(holding.contract.console, facts_of(op, holding.contract))
+    return escalations.case_text(
+        op,
+        reason,
+        offered,
+        now,
+        console=console,
+        sent_as=sent_as if op.kind is not Kind.JOB or op.accepted_at is None else None,
+        lookup=holding is not None and holding.action.lookup is not None,
+        evidence=evidence,
+    )
+
+
+def _close_case(
+    connection: Connection,
+    operation_id: str,
+    now: int,
+    because: str,
+    *,
+    keep_approval: State | None = None,
+) -> None:
+    """Close the open case, if any; one that asks for approval stays while the operation queues."""
+    close = (
+        sa.update(cases)
+        .where(cases.c.operation_id == operation_id)
+        .where(cases.c.closed_at.is_(None))
+    )
+    if keep_approval is State.QUEUED:
+        close = close.where(cases.c.reason != str(Reason.APPROVAL_REQUIRED))
+    connection.execute(close.values(closed_at=now, closed_because=because))
+
+
+# --- scopes ---------------------------------------------------------------------------------
+
+
+def block_scope(connection: Connection, key: str, until: int, source: str, now: int) -> None:
+    """Admit nothing of a scope before `until`; an earlier end never shortens a later one."""
+    known = connection.execute(
+        sa.update(scopes)
+        .where(scopes.c.key == key)
+        .values(
+            next_allowed_at=sa.case(
+                (scopes.c.next_allowed_at < until, until), else_=scopes.c.next_allowed_at
+            ),
+            source=source,
+            updated_at=now,
+        )
+    ).rowcount
+    if known == 0:
+        connection.execute(
+            sa.insert(scopes),
+            {"key": key, "next_allowed_at": until, "source": source, "updated_at": now},
+        )
+
+
+def open_attempt_row(connection: Connection, operation_id: str) -> sa.RowMapping | None:
+    row = connection.execute(_OPEN_ATTEMPT, {"operation_id": operation_id}).mappings().first()
+    return row

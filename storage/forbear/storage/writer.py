@@ -1,0 +1,202 @@
+"""Group commit: many transactions, one fsync, and each still stands or falls alone.
+
+A unit is a plain function of a connection. Units queued while a batch is being written form the
+next batch: one hop to the writer thread, the lock between processes, BEGIN IMMEDIATE, a SAVEPOINT
+around each unit, one COMMIT. A future resolves only after that COMMIT.
+
+A unit that raises is undone alone. But a full disk rolls back the whole transaction under the unit,
+and the next SAVEPOINT would silently open and commit one of its own; so after any error the driver
+is asked whether the transaction is still there. If it is gone the batch is dead: all its units run
+again one by one, each in a transaction of its own. Units are therefore written to be repeatable.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, TypeVar, cast
+
+from sqlalchemy import Connection
+from sqlalchemy.exc import DBAPIError
+
+from forbear.storage.database import Database
+from forbear.storage.errors import StoreUnavailable
+
+T = TypeVar("T")
+
+BATCH = 256
+"""Units in one COMMIT at the most."""
+
+
+@dataclass(slots=True)
+class _Job:
+    unit: Callable[[Connection], Any]
+    future: asyncio.Future[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class _Outcome:
+    value: Any = None
+    error: BaseException | None = None
+
+
+class _BatchDead(Exception):
+    """The transaction under a batch is gone."""
+
+
+class Writer:
+    """The one writing connection of a process. Use it from one event loop."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="forbear-writer")
+        self._queue: list[_Job] = []
+        self._flushing: asyncio.Task[None] | None = None
+        self._connection: Connection | None = None
+        self._closed = False
+
+    async def run(self, unit: Callable[[Connection], T]) -> T:
+        """Run `unit` in a transaction and return its value once it is durable.
+
+        The unit runs to its end even if the caller is cancelled. It may run twice if a disk fills
+        up under a batch, so it must be repeatable.
+
+        Raises:
+            StoreUnavailable: nothing of it was stored.
+        """
+        if self._closed:
+            raise StoreUnavailable("the store is closed")
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        # A cancelled caller never looks at its future, and that is no error.
+        future.add_done_callback(lambda done: done.cancelled() or done.exception())
+        self._queue.append(_Job(unit, future))
+        if self._flushing is None:
+            self._flushing = asyncio.create_task(self._flush())
+        return await asyncio.shield(future)
+
+    async def close(self) -> None:
+        """Write what is queued and close the connection."""
+        self._closed = True
+        while self._flushing is not None:
+            await asyncio.wait([self._flushing])
+        await asyncio.get_running_loop().run_in_executor(self._thread, self._disconnect)
+        self._thread.shutdown()
+
+    async def _flush(self) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            while self._queue:
+                batch, self._queue = self._queue[:BATCH], self._queue[BATCH:]
+                units = [job.unit for job in batch]
+                try:
+                    outcomes = await loop.run_in_executor(self._thread, self._write, units)
+                except BaseException as error:
+                    outcomes = [_Outcome(error=error)] * len(batch)
+                    if not isinstance(error, Exception):
+                        raise
+                finally:
+                    for job, outcome in zip(batch, outcomes, strict=True):
+                        _resolve(job.future, outcome)
+        finally:
+            self._flushing = None
+
+    # --- on the writer thread ---------------------------------------------------------------
+
+    def _write(self, units: list[Callable[[Connection], Any]]) -> list[_Outcome]:
+        try:
+            return self._transact(units)
+        except _BatchDead as dead:
+            if len(units) == 1:
+                return [_Outcome(error=_unavailable(dead.__cause__))]
+        return [self._write([unit])[0] for unit in units]
+
+    def _transact(self, units: list[Callable[[Connection], Any]]) -> list[_Outcome]:
+        """One batch in one transaction.
+
+        Raises:
+            _BatchDead: nothing of the batch was stored.
+        """
+        with self._database.lock.held():
+            try:
+                connection = self._connect()
+                connection.exec_driver_sql("BEGIN IMMEDIATE")
+            except (DBAPIError, sqlite3.Error) as error:
+                self._undo()
+                raise _BatchDead from error
+            try:
+                outcomes = [self._step(connection, unit) for unit in units]
+                connection.exec_driver_sql("COMMIT")
+            except _BatchDead:
+                self._undo()
+                raise
+            except (DBAPIError, sqlite3.Error) as error:
+                self._undo()
+                raise _BatchDead from error
+            return outcomes
+
+    def _step(self, connection: Connection, unit: Callable[[Connection], Any]) -> _Outcome:
+        connection.exec_driver_sql("SAVEPOINT unit")
+        try:
+            value = unit(connection)
+        except Exception as error:
+            if not _in_transaction(connection):
+                raise _BatchDead from error
+            connection.exec_driver_sql("ROLLBACK TO unit")
+            connection.exec_driver_sql("RELEASE unit")
+            known = isinstance(error, DBAPIError) and not _is_defect(error)
+            return _Outcome(error=_unavailable(error) if known else error)
+        if not _in_transaction(connection):
+            raise _BatchDead
+        connection.exec_driver_sql("RELEASE unit")
+        return _Outcome(value=value)
+
+    def _connect(self) -> Connection:
+        if self._connection is None:
+            self._connection = self._database.writer.connect()
+        return self._connection
+
+    def _undo(self) -> None:
+        connection = self._connection
+        if connection is None:
+            return
+        try:
+            if _in_transaction(connection):
+                connection.exec_driver_sql("ROLLBACK")
+        except (DBAPIError, sqlite3.Error):
+            self._disconnect()
+
+    def _disconnect(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+
+def _in_transaction(connection: Connection) -> bool:
+    raw = connection.connection.driver_connection
+    return cast(sqlite3.Connection, raw).in_transaction
+
+
+def _is_defect(error: DBAPIError) -> bool:
+    """Constraint violations are defects of ours, not a store that is unavailable."""
+    return isinstance(error.orig, sqlite3.IntegrityError | sqlite3.ProgrammingError)
+
+
+def _unavailable(error: BaseException | None) -> BaseException:
+    if isinstance(error, DBAPIError) and _is_defect(error):
+        return error
+    cause = error.orig if isinstance(error, DBAPIError) else error
+    unavailable = StoreUnavailable(f"nothing was stored: {cause or 'the transaction was lost'}")
+    unavailable.__cause__ = error
+    return unavailable
+
+
+def _resolve(future: asyncio.Future[Any], outcome: _Outcome) -> None:
+    if future.done():
+        return
+    if outcome.error is not None:
+        future.set_exception(outcome.error)
+    else:
+        future.set_result(outcome.value)
