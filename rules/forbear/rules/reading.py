@@ -31,7 +31,7 @@ from forbear.rules.contract import (
     Template,
     Test,
 )
-from forbear.rules.facts import Facts, is_absent, typed
+from forbear.rules.facts import Facts, typed
 from forbear.rules.inert import inert
 from forbear.rules.model import JobClass
 from forbear.rules.ports import Json, Number, Reply
@@ -194,7 +194,7 @@ def _same_word(one: str, other: str, ignore_case: bool) -> bool:
 def _word(read: Read, answer: Answer, facts: Facts, ignore_case: bool) -> Word:
     match read:
         case Test():
-            passed = test(read, answer, facts)
+            passed = passes(read, answer, facts)
             return passed if isinstance(passed, Gap) else "yes" if passed else "no"
         case Fold():
             return _worst(read, answer, ignore_case)
@@ -214,7 +214,7 @@ def word_of(value: Json) -> Word:
     return Gap.STRUCTURE if text is None else text
 
 
-def test(test: Test, answer: Answer, facts: Facts) -> bool | Gap:
+def passes(test: Test, answer: Answer, facts: Facts) -> bool | Gap:
     """Whether a tested place passes; a `Gap` where the answer does not let one say."""
     value = value_at(answer, test.at)
     if value is Gap.UNREADABLE:
@@ -438,27 +438,29 @@ def _allows(pattern: str, host: str, port: int) -> bool:
     return bool(label) and parent == name[2:]
 
 
-def mismatch(
-    echo: Iterable[tuple[Source, Template]],
-    lenient: Source | None,
-    answer: Answer,
-    facts: Facts,
-) -> str | None:
-    """The first echoed value that is not ours, as a sentence without the values; None if all are.
+Echo = Iterable[tuple[Source, Template]]
 
-    A place that is absent is a mismatch too, except at `lenient`: the id's own default echo counts
-    only where the answer has it. What we do not know ourselves is not compared.
+
+def foreign(echo: Echo, answer: Answer, facts: Facts) -> str | None:
+    """The first echoed value that is another than ours, as a sentence without the values.
+
+    What we do not know ourselves is not compared; a place that is absent is `unechoed`.
     """
     for source, template in echo:
         expected = typed(template, facts)
-        if is_absent(expected) or expected is None:
-            continue
         value = value_at(answer, source)
-        if source == lenient and not is_present(value):
-            continue
-        if not equal(value, expected):
+        if is_present(expected) and is_present(value) and not equal(value, expected):
             return f"{source_name(source)} is not {template.text}"
     return None
+
+
+def unechoed(echo: Echo, answer: Answer, facts: Facts) -> tuple[str, ...]:
+    """The places where an answer should repeat what we know and has nothing."""
+    return tuple(
+        f"{source_name(source)} is missing"
+        for source, template in echo
+        if is_present(typed(template, facts)) and not is_present(value_at(answer, source))
+    )
 
 
 def resolve_location(reply: Reply, reference: str) -> str:

@@ -2,11 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from forbear.rules.model import Certainty
+from forbear.rules import evidence, reading
+from forbear.rules.contract import (
+    Action,
+    Contract,
+    Job,
+    Means,
+    Placeholder,
+    Pointer,
+    Request,
+    Requirement,
+    Rule,
+    Source,
+    Template,
+)
+from forbear.rules.evidence import View
+from forbear.rules.facts import Facts
+from forbear.rules.model import Certainty, JobClass, RequestClass
+from forbear.rules.ports import Reply
+from forbear.rules.reading import Reading
+from forbear.rules.timing import Hint as Hint
+from forbear.rules.timing import RetryAfter as RetryAfter
+from forbear.rules.values import Gap, media_type, says_json
 
 
 class Meaning(StrEnum):
@@ -56,27 +77,6 @@ class Meaning(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class RetryAfter:
-    """A minimum wait the provider asked for on this answer."""
-
-    delay: int
-    """Milliseconds from the receipt of the answer; 0 if the stated time is past."""
-    past: bool = False
-    """A date in the past, or zero: a floor counts, not an immediate repeat."""
-
-
-@dataclass(frozen=True, slots=True)
-class Hint:
-    """One poll hint as read: accepted values carry `delay`, unreadable ones the reason."""
-
-    text: str
-    """Source and value, for the story; bounded."""
-    delay: int | None
-    rejected: str | None = None
-    """`unreadable`, `negative`, `past`."""
-
-
-@dataclass(frozen=True, slots=True)
 class Signal:
     """What one attempt told us, before anything is decided."""
 
@@ -107,3 +107,356 @@ class Signal:
     """What was odd and ignored: an unreadable Retry-After, a malformed field."""
     fault: str | None = None
     """The sender's fault word where there was no complete answer."""
+
+
+# --- reading --------------------------------------------------------------------------------
+
+VISIBLE_AFTER = 30_000
+"""A 404 on a status request this long after the submission, ms, means "not yet visible"."""
+
+
+def read(
+    reply: Reply, contract: Contract, action: Action, request: Request, facts: Facts, now: int
+) -> Signal:
+    """What one reply means (behaviour.md section 4). Total: any reply whatever gives a signal.
+
+    The order is fixed: what the wire did, the contract's rules, state rows that name the status
+    code, the defaults for status codes, and only then the body.
+    """
+    if not reply.sent:
+        return Signal(Meaning.NOT_SENT, Certainty.NOT_SENT, fault=reply.fault)
+    view = View(reading.answer_of(reply), contract, action, request, facts, now)
+    if not reply.complete or reply.status is None:
+        return _no_answer(view, reply.fault)
+    rule = reading.rule_for(action.rules, request.name, facts.age(now), view.answer, facts)
+    if rule is not None and rule.means is not Means.DONE:
+        return _ruled(view, rule)
+    if rule is None and not _is_ok(view):
+        return _http_state(view) or _by_status(view)
+    match request.name:
+        case "status" if view.job is not None:
+            return _observed(view, view.job, stated_done=rule is not None)
+        case "submit" if view.job is not None:
+            return _submitted(view, view.job)
+        case _:
+            return _answered(view)
+
+
+def _is_ok(view: View) -> bool:
+    ok = view.request.ok
+    return 200 <= view.status <= 299 if ok is None else view.status in ok
+
+
+def _say(view: View, meaning: Meaning, certainty: Certainty) -> Signal:
+    """The signal with all that is kept of an answer whatever it means."""
+    asked, odd = evidence.retry_after(view)
+    take, unusable = evidence.taken(view, view.request.take)
+    code, message = (None, None) if meaning in _CALM else evidence.failure(view)
+    signal = Signal(
+        meaning,
+        certainty,
+        status=view.status,
+        answered=True,
+        retry_after=asked,
+        take=take,
+        failure_code=code,
+        failure_message=message,
+        provider_request_id=evidence.provider_request_id(view.reply),
+        anomalies=(*odd, *unusable),
+    )
+    job = view.job
+    if job is None:
+        return signal
+    result_expiry = job.expiry.result if meaning is Meaning.SUCCEEDED else None
+    return replace(
+        signal,
+        hints=evidence.hints(view, job),
+        progress=evidence.progress(view, job),
+        expiry_at=evidence.instant(view, result_expiry or job.expiry.job),
+        estimate=evidence.estimate(view, job),
+    )
+
+
+_CALM = frozenset(
+    {
+        Meaning.ACCEPTED,
+        Meaning.UNTRACKED,
+        Meaning.WAITING,
+        Meaning.SUCCEEDED,
+        Meaning.DONE,
+        Meaning.EMPTY,
+    }
+)
+"""Meanings whose answers hold no failure."""
+
+
+def _no_answer(view: View, fault: str | None) -> Signal:
+    """Bytes left and no whole answer came: what headers there are still count."""
+    asked, odd = evidence.retry_after(view)
+    return Signal(
+        Meaning.NO_ANSWER,
+        Certainty.MAYBE_APPLIED,
+        status=view.reply.status,
+        retry_after=asked,
+        provider_request_id=evidence.provider_request_id(view.reply),
+        anomalies=odd,
+        fault=fault or "closed",
+    )
+
+
+# --- rules and status codes -----------------------------------------------------------------
+
+_MEANINGS: Mapping[Means, tuple[Meaning, Certainty]] = {
+    Means.RETRY_LATER: (Meaning.RETRY_LATER, Certainty.MAYBE_APPLIED),
+    Means.RATE_LIMITED: (Meaning.RATE_LIMITED, Certainty.NOT_APPLIED),
+    Means.QUOTA_EXHAUSTED: (Meaning.QUOTA_EXHAUSTED, Certainty.NOT_APPLIED),
+    Means.IN_FLIGHT: (Meaning.IN_FLIGHT, Certainty.MAYBE_APPLIED),
+    Means.ALREADY_EXISTS: (Meaning.ALREADY_EXISTS, Certainty.MAYBE_APPLIED),
+    Means.KEY_REUSED: (Meaning.KEY_REUSED, Certainty.MAYBE_APPLIED),
+    Means.NOT_YET_VISIBLE: (Meaning.NOT_YET_VISIBLE, Certainty.APPLIED),
+    Means.GONE: (Meaning.GONE, Certainty.NOT_APPLIED),
+    Means.EMPTY: (Meaning.EMPTY, Certainty.APPLIED),
+    Means.ALREADY_TERMINAL: (Meaning.ALREADY_TERMINAL, Certainty.NOT_APPLIED),
+    Means.REJECTED: (Meaning.REJECTED, Certainty.NOT_APPLIED),
+    Means.AUTH: (Meaning.AUTH, Certainty.NOT_APPLIED),
+    Means.UNCLEAR: (Meaning.UNCLEAR, Certainty.MAYBE_APPLIED),
+}
+
+
+def _ruled(view: View, rule: Rule) -> Signal:
+    meaning, certainty = _MEANINGS[rule.means]
+    if (
+        meaning is Meaning.RETRY_LATER
+        and view.request.request_class is not RequestClass.UNCERTAIN_WRITE
+    ):
+        certainty = Certainty.NOT_APPLIED
+    if rule.applied is not None:
+        certainty = Certainty.APPLIED if rule.applied else Certainty.NOT_APPLIED
+    if meaning is Meaning.GONE and view.request.name == "status" and not view.facts.terminal_seen:
+        meaning = Meaning.NOT_FOUND
+    return _say(view, meaning, certainty)
+
+
+def _http_state(view: View) -> Signal | None:
+    """A state row that names this status code.
+
+    A `*` does not reach here: it would turn a 401, a 429 or a 503 into a state of the job.
+    """
+    job = view.job
+    if job is None or view.request.name != "status" or not job.states.reads_http:
+        return None
+    found = reading.read_state(job.states, view.answer, view.facts)
+    if not found.met_exactly(job.states, http=True):
+        return None
+    return _mismatched(view, job) or _job_state(view, job, found.text, found.means)
+
+
+def _by_status(view: View) -> Signal:
+    """The defaults of contract.md for a status code that no rule, row or `ok` names."""
+    name = view.request.name
+    match view.status:
+        case 401 | 403:
+            return _say(view, Meaning.AUTH, Certainty.NOT_APPLIED)
+        case 404 if name == "status":
+            age = view.facts.age(view.now)
+            visible = age is None or age >= VISIBLE_AFTER
+            meaning = Meaning.NOT_FOUND if visible else Meaning.NOT_YET_VISIBLE
+            return _say(view, meaning, Certainty.NOT_APPLIED)
+        case 404 if name in ("result", "lookup"):
+            return _say(view, Meaning.NOT_FOUND, Certainty.NOT_APPLIED)
+        case 410 if name == "result":
+            return _say(view, Meaning.GONE, Certainty.NOT_APPLIED)
+        case 409 if view.request.request_class is not RequestClass.READ:
+            return _say(view, Meaning.CONFLICT, Certainty.MAYBE_APPLIED)
+        case 429:
+            return _say(view, Meaning.RATE_LIMITED, Certainty.NOT_APPLIED)
+        case 408:
+            return _say(view, Meaning.SERVER_ERROR, Certainty.MAYBE_APPLIED)
+        case status if 500 <= status <= 599:
+            return _say(view, Meaning.SERVER_ERROR, Certainty.MAYBE_APPLIED)
+        case status if 400 <= status <= 499:
+            return _say(view, Meaning.REJECTED, Certainty.NOT_APPLIED)
+        case status if 300 <= status <= 399:
+            return _say(view, Meaning.REDIRECT, Certainty.MAYBE_APPLIED)
+        case status:
+            meaning = Meaning.INVALID if name == "status" else Meaning.INCOMPLETE
+            signal = _say(view, meaning, Certainty.MAYBE_APPLIED)
+            return replace(signal, missing=(f"HTTP {status} is no status this request expects",))
+
+
+# --- bodies ---------------------------------------------------------------------------------
+
+
+def _observed(view: View, job: Job, *, stated_done: bool) -> Signal:
+    """A status answer: binding, state, and for a success its required fields."""
+    needs_body = not job.states.only_http or _reads_body(_success_sources(job))
+    broken = _unusable_body(view, needs_body=needs_body)
+    if broken is not None:
+        return broken
+    if view.answer.body is Gap.MISSING and not job.states.reads_http and not stated_done:
+        return _invalid(view, "the body is empty")
+    found = reading.read_state(job.states, view.answer, view.facts)
+    means = JobClass.SUCCEEDED if stated_done else found.means
+    return _mismatched(view, job) or _job_state(view, job, found.text, means)
+
+
+def _mismatched(view: View, job: Job) -> Signal | None:
+    """A status answer about another job or account than ours."""
+    if isinstance(view.answer.body, Gap):
+        return None
+    default = _default_echo(job)
+    stated = tuple(one for one in view.request.echo if one != default)
+    echo = stated if default is None else (*stated, default)
+    absent = reading.unechoed(stated, view.answer, view.facts)
+    wrong = reading.foreign(echo, view.answer, view.facts) or next(iter(absent), None)
+    if wrong is None:
+        return None
+    # Nothing of an answer about somebody else's job is kept.
+    signal = _say(view, Meaning.MISMATCH, Certainty.APPLIED)
+    return replace(signal, mismatch=wrong, take={}, progress=None, expiry_at=None, hints=())
+
+
+def _default_echo(job: Job) -> tuple[Source, Template] | None:
+    """`{id}` at the pointer that the submission's id came from; it counts where it is there."""
+    source = dict(job.send.take).get("id")
+    return (source, _ID) if isinstance(source, Pointer) else None
+
+
+_ID = Template("{id}", (Placeholder("id"),))
+
+
+def _job_state(view: View, job: Job, state: str, means: JobClass | None) -> Signal:
+    if means is None:
+        return replace(_say(view, Meaning.UNKNOWN_STATE, Certainty.APPLIED), state=state)
+    if means is not JobClass.SUCCEEDED:
+        return replace(_say(view, Meaning(means.value), Certainty.APPLIED), state=state)
+    hosts = view.request.hosts + sum((result.hosts for result in job.results.values()), ())
+    missing = reading.missing_fields(
+        job.success.require, job.success.require_any, view.answer, view.contract, hosts
+    )
+    signal = _say(view, Meaning.CONTRADICTORY if missing else Meaning.SUCCEEDED, Certainty.APPLIED)
+    results, unusable = evidence.taken(view, job.success.take, "result.")
+    return replace(
+        signal,
+        state=state,
+        missing=missing,
+        take={**signal.take, **results},
+        anomalies=signal.anomalies + unusable,
+        partial=any(
+            reading.passes(one, view.answer, view.facts) is True for one in job.success.partial
+        ),
+    )
+
+
+def _submitted(view: View, job: Job) -> Signal:
+    """The answer that took a submission: already ended, tracked by a handle, or untracked."""
+    ended = _already_ended(view, job)
+    if ended is not None:
+        return ended
+    checked = _checked(view, Meaning.ACCEPTED)
+    if checked.meaning is not Meaning.ACCEPTED:
+        return checked
+    known = {**view.facts.take, **checked.take}
+    lost = sorted(name for name in _handles(job) if name.removeprefix("take.") not in known)
+    if lost:
+        missing = tuple(f"{{{name}}} of the status request is not in the answer" for name in lost)
+        return replace(checked, meaning=Meaning.UNTRACKED, missing=missing)
+    found = _submitted_state(view, job)
+    return checked if found is None else replace(checked, state=found.text)
+
+
+def _handles(job: Job) -> frozenset[str]:
+    """What a status request needs of the submission's answer: `id`, `take.x`."""
+    templates = (job.status.path, job.status.url, *(value for _, value in job.status.query))
+    names = frozenset(name for one in templates if one is not None for name in one.names)
+    return frozenset(name for name in names if name == "id" or name.startswith("take."))
+
+
+def _submitted_state(view: View, job: Job) -> Reading | None:
+    """The state that a submission's answer reads, if a word of its own met a row."""
+    if job.states.only_http or view.answer.is_unreadable:
+        return None
+    found = reading.read_state(job.states, view.answer, view.facts)
+    return found if found.met_exactly(job.states, http=False) else None
+
+
+def _already_ended(view: View, job: Job) -> Signal | None:
+    """A submission's answer with a final state is judged like a poll (requirement W28).
+
+    Its echo is skipped: there was no id before it.
+    """
+    found = _submitted_state(view, job)
+    if found is None or found.means in (None, JobClass.WAITING, JobClass.BLOCKED):
+        return None
+    return _job_state(view, job, found.text, found.means)
+
+
+def _answered(view: View) -> Signal:
+    """The answer to a call, a result fetch, a cancellation or a lookup."""
+    return _checked(view, Meaning.DONE)
+
+
+def _checked(view: View, good: Meaning) -> Signal:
+    """`good`, if the body can be read where it must be, echoes ours and has what is required."""
+    request = view.request
+    sources = (
+        *(source for _, source in request.take),
+        *(one.at for one in (*request.require, *request.require_any)),
+        *(source for source, _ in request.echo),
+    )
+    broken = _unusable_body(view, needs_body=_reads_body(sources) or request.name == "lookup")
+    if broken is not None:
+        return broken
+    wrong = reading.foreign(request.echo, view.answer, view.facts)
+    if wrong is not None:
+        return replace(_say(view, Meaning.MISMATCH, Certainty.MAYBE_APPLIED), mismatch=wrong)
+    missing = (
+        *reading.missing_fields(
+            request.require, request.require_any, view.answer, view.contract, request.hosts
+        ),
+        *reading.unechoed(request.echo, view.answer, view.facts),
+    )
+    if missing:
+        return replace(_say(view, Meaning.INCOMPLETE, Certainty.MAYBE_APPLIED), missing=missing)
+    return _say(view, good, Certainty.APPLIED)
+
+
+def _unusable_body(view: View, *, needs_body: bool) -> Signal | None:
+    """The signal of a body that cannot be read though it must be; None where it does not matter.
+
+    A body that only the closing of the connection ended may have been cut anywhere, so there it
+    is no answer. A page where an API's answer belongs is no answer of the API either.
+    """
+    if not view.answer.is_unreadable:
+        return None
+    declared = view.reply.header("Content-Type")
+    cut = _is_unframed(view.reply)
+    if view.request.name == "result":
+        expected = needs_body or (cut and says_json(declared))
+    else:
+        expected = needs_body or says_json(declared) or media_type(declared) == "text/html"
+    if not expected:
+        return None
+    if cut:
+        return _no_answer(view, "truncated_body")
+    return _invalid(view, view.answer.problem or "the body cannot be read")
+
+
+def _is_unframed(reply: Reply) -> bool:
+    """Whether only the closing of the connection ended the body (RFC 9112 section 6.3)."""
+    coding = (reply.header("Transfer-Encoding") or "").lower()
+    return reply.header("Content-Length") is None and "chunked" not in coding
+
+
+def _invalid(view: View, problem: str) -> Signal:
+    signal = _say(view, Meaning.INVALID, Certainty.MAYBE_APPLIED)
+    return replace(signal, missing=(problem,))
+
+
+def _reads_body(sources: Iterable[Source]) -> bool:
+    return any(isinstance(source, Pointer) for source in sources)
+
+
+def _success_sources(job: Job) -> tuple[Source, ...]:
+    required: tuple[Requirement, ...] = (*job.success.require, *job.success.require_any)
+    return tuple(one.at for one in required)

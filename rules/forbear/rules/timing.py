@@ -43,6 +43,17 @@ class Rejection(StrEnum):
     """Now or earlier; a delay of zero too."""
 
 
+@dataclass(frozen=True, slots=True)
+class Hint:
+    """One poll hint as read: accepted values carry `delay`, unreadable ones the reason."""
+
+    text: str
+    """Source and value, for the story; bounded."""
+    delay: int | None
+    rejected: str | None = None
+    """A `Rejection`: `unreadable`, `negative`, `past`."""
+
+
 # --- HTTP-date ------------------------------------------------------------------------------
 
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
