@@ -1,9 +1,9 @@
 """What the store raises. Refusals are values; these are the cases where there is no answer.
 
 StoreError
-├── StoreUnavailable   full disk, read-only file, corrupt page, no connection: nothing was stored
+├── StoreUnavailable   full disk, read-only file, corrupt page: nothing was stored
 ├── StoreTooNew        the store was written by a newer program
-└── LostUpdate         a guarded UPDATE met another revision: a defect, the transaction is undone
+└── LostUpdate         a guarded UPDATE met another revision: a defect, all is undone
 """
 
 from __future__ import annotations

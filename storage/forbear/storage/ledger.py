@@ -13,7 +13,7 @@ it there later closes the attempt as unknown and never repeats it on its own.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -344,7 +344,7 @@ class Ledger:
         parent: Operation | None,
         admitted: admission.Admit,
     ) -> Outbound:
-        """The stored request for the action itself; an observation is rendered from the contract."""
+        """The stored request of the action; an observation is rendered from the contract."""
         action = holding.action
         if admitted.step is Step.STATUS and isinstance(action, Job):
             facts = facts_of(op, holding.contract, parent)
@@ -520,7 +520,7 @@ class Ledger:
         signal: Signal,
         now: int,
     ) -> Operation:
-        """An answer to an attempt that somebody closed as unknown: evidence, judged if it can be."""
+        """An answer to an attempt closed as unknown: evidence, judged if it can be."""
         row = connection.execute(
             sa.select(attempts.c.outcome, attempts.c.late).where(
                 attempts.c.id == reserved.permit.attempt_id
@@ -646,20 +646,16 @@ class Ledger:
 
     # --- processes --------------------------------------------------------------------------
 
-    def register(self, connection: Connection, role: str, pid: int, bindings: list[str]) -> None:
-        """Say what this process can run."""
+    def register(
+        self, connection: Connection, role: str, pid: int, bindings: Sequence[str]
+    ) -> None:
+        """Say that this process lives and what it can run; repeated as a heartbeat."""
         now = self._clock.now().wall
-        connection.execute(sa.delete(processes).where(processes.c.owner == self.owner))
-        connection.execute(
-            sa.insert(processes),
-            {
-                "owner": self.owner,
-                "role": role,
-                "pid": pid,
-                "started_at": now,
-                "bindings": bindings,
-            },
-        )
+        known = {"role": role, "pid": pid, "seen_at": now, "bindings": list(bindings)}
+        mine = processes.c.owner == self.owner
+        if not connection.execute(sa.update(processes).where(mine).values(**known)).rowcount:
+            values = {"owner": self.owner, "started_at": now, **known}
+            connection.execute(sa.insert(processes), values)
 
     def unregister(self, connection: Connection) -> None:
         connection.execute(sa.delete(processes).where(processes.c.owner == self.owner))

@@ -49,6 +49,7 @@ class Process:
     role: str
     pid: int
     started_at: int
+    seen_at: int
     bindings: tuple[str, ...]
 
 
@@ -190,7 +191,12 @@ class Queries:
     async def processes(self) -> list[Process]:
         return [
             Process(
-                row["owner"], row["role"], row["pid"], row["started_at"], tuple(row["bindings"])
+                row["owner"],
+                row["role"],
+                row["pid"],
+                row["started_at"],
+                row["seen_at"],
+                tuple(row["bindings"]),
             )
             for row in await self._rows(sa.select(processes).order_by(processes.c.started_at))
         ]

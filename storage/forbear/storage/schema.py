@@ -330,6 +330,7 @@ processes = sa.Table(
     sa.Column("role", sa.Text, nullable=False),
     sa.Column("pid", sa.Integer, nullable=False),
     sa.Column("started_at", sa.BigInteger, nullable=False),
+    sa.Column("seen_at", sa.BigInteger, nullable=False),
     sa.Column("bindings", JSON, nullable=False),
 )
 

@@ -80,8 +80,8 @@ def apply(
 ) -> Operation:
     """Make one transition: state, fields, event, case, scope and what hangs on them.
 
-    `op` must be the row as this transaction read it. `lease` keeps or takes the lease (its columns);
-    without it the lease is given back.
+    `op` must be the row as this transaction read it. `lease` takes the lease (its columns); without
+    it the lease is given back.
 
     Raises:
         LostUpdate: the row has moved on since it was read.

@@ -227,6 +227,7 @@ def upgrade() -> None:
         sa.Column("role", sa.Text(), nullable=False),
         sa.Column("pid", sa.Integer(), nullable=False),
         sa.Column("started_at", sa.BigInteger(), nullable=False),
+        sa.Column("seen_at", sa.BigInteger(), nullable=False),
         sa.Column("bindings", sa.JSON(none_as_null=True), nullable=False),
         sa.PrimaryKeyConstraint("owner", name=op.f("pk_processes")),
     )
