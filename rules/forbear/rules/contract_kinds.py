@@ -95,6 +95,8 @@ class Table:
     name: str
     keys: Mapping[str, tuple[Kind[object], str]]
     required: tuple[str, ...] = ()
+    others: tuple[Kind[object], str] | None = None
+    """What any further key holds; None where the keys are closed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +119,21 @@ class Section:
         if self.table.keys[key][0] is not kind:
             raise TypeError(f"{self.table.name}.{key} is read as another kind than it has")
         return cast(T, self.values[key]) if key in self.values else default
+
+    def section(self, key: str) -> Section:
+        """The section at a key; an empty one if the file does not have it."""
+        found = self.values.get(key, self.table.keys[key][0].stand_in)
+        if not isinstance(found, Section):
+            raise TypeError(f"{self.table.name}.{key} is no section")
+        return found if key in self.values else Section(found.table, self.place.at(key), {})
+
+    def sections(self, key: str) -> Mapping[str, Section]:
+        """The sections at a key, by the names that the file gives them."""
+        return cast(Mapping[str, Section], self.values.get(key, {}))
+
+    def rows(self, key: str) -> tuple[Section, ...]:
+        """The sections of an array of tables."""
+        return cast(tuple[Section, ...], self.values.get(key, ()))
 
     def complain(self, key: str, problem: str, fix: str) -> None:
         """Report a mistake at a key, or at the section itself if it does not have the key."""
@@ -151,8 +168,8 @@ def nested(table: Table, short: JsonSchema | None = None) -> Kind[Section]:
             raise Fault("is no table", f"write [{dotted(place.path)}] with keys")
         values: dict[str, object] = {}
         for key, value in raw.items():
-            if key in table.keys:
-                values[key] = place.at(key).read(table.keys[key][0], value)
+            if known := table.keys.get(key, table.others):
+                values[key] = place.at(key).read(known[0], value)
             else:
                 place.at(key).complain("is no known key here", nearest(key, table.keys))
         for key in table.required:

@@ -41,6 +41,7 @@ from forbear.rules.notation import (
     parse_source,
     parse_template,
 )
+from forbear.rules.values import text_of as text_of_value
 
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*", re.ASCII)
 _DURATION_SCHEMA = {"pattern": "^[0-9]+(ms|s|m|h|d)$"}
@@ -54,7 +55,8 @@ def _text(raw: str) -> str:
     return raw
 
 
-def _name(raw: str) -> str:
+def check_name(raw: str) -> str:
+    """A name that placeholders can take: `{arg.name}`, `{take.name}`."""
     if NAME.fullmatch(raw) is None:
         raise Fault(f"{raw!r} is no name", "use letters, digits, - and _, with a letter first")
     return raw
@@ -67,7 +69,7 @@ def _positive(raw: str) -> int:
 
 
 TEXT = text_of(_text, "text", {"minLength": 1})
-NAMED = text_of(_name, "name", {"pattern": f"^{NAME.pattern}$"})
+NAMED = text_of(check_name, "name", {"pattern": f"^{NAME.pattern}$"})
 DURATION = text_of(_positive, 60_000, _DURATION_SCHEMA)
 WAIT = text_of(parse_duration, 60_000, _DURATION_SCHEMA)
 """A duration that may be zero."""
@@ -105,15 +107,9 @@ DATE: Kind[str] = Kind(_date, "2026-01-01", {"type": "string", "format": "date"}
 
 def exact(raw: object) -> str:
     """A literal of the file as the exact text that answers are compared with."""
-    match raw:
-        case bool():
-            return "true" if raw else "false"
-        case str():
-            return raw
-        case int() | Decimal():
-            return str(raw)
-        case _:
-            raise Fault("is no plain value", "write a text, a number, true or false")
+    if (text := text_of_value(raw)) is None:
+        raise Fault("is no plain value", "write a text, a number, true or false")
+    return text
 
 
 SCALAR_SCHEMA = {"type": ["string", "number", "boolean"]}
@@ -126,7 +122,7 @@ SCALARS = named(LITERAL)
 
 SOURCE: Kind[Source] = text_of(parse_source, HttpStatus(), {"pattern": "^(/|header:|http$)"})
 POINTER = text_of(parse_pointer, Pointer("", ()), {"pattern": "^(/|$)"})
-TAKE = pairs(_name, SOURCE)
+TAKE = pairs(check_name, SOURCE)
 
 UNITS = tuple(unit.value for unit in Unit)
 

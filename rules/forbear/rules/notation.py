@@ -32,6 +32,9 @@ _PLACEHOLDER = re.compile(
     re.ASCII,
 )
 
+LONGEST_DURATION = 3_650 * 86_400_000
+"""Ten years in milliseconds: longer durations are slips of the pen."""
+
 PLAIN_FORMATS = frozenset({"bytes", "time", "rfc3339", "epoch", "epoch_ms", "date"})
 """Formats after a colon in a placeholder; `minor(argument)` is the one with an argument."""
 
@@ -41,7 +44,10 @@ PLACEHOLDERS = "{arg.x}, {account.x}, {ref}, {key}, {id}, {take.x}, {result.x} a
 def parse_duration(text: str) -> int:
     """`"250ms"`, `"5s"`, `"40m"`, `"2h"`, `"7d"` in milliseconds; zero is allowed."""
     if found := _DURATION.fullmatch(text):
-        return int(found[1]) * _MILLISECONDS[found[2]]
+        duration = int(found[1]) * _MILLISECONDS[found[2]]
+        if duration > LONGEST_DURATION:
+            raise ValueError(f"{text!r} is absurdly long; stay below ten years")
+        return duration
     raise ValueError(
         f'{text!r} is no duration; write a whole number and ms, s, m, h or d, such as "40m"'
     )

@@ -1,0 +1,195 @@
+"""A contract file, format 1: its text becomes a contract, or a list of everything wrong with it.
+
+The way: TOML, then lines of keys, then short forms written out, then every key read by its kind,
+then the sections joined into values. Each step goes on after a mistake, so that all mistakes of a
+file are reported together.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Callable, Mapping
+from decimal import Decimal
+
+from forbear.rules.contract import Contract, ContractError
+from forbear.rules.contract_forms import Origin, Raw, written_out
+from forbear.rules.contract_keys import CONTRACT
+from forbear.rules.contract_kinds import Place, Report, is_table, nearest, nested
+from forbear.rules.contract_provider import contract
+from forbear.rules.contract_requests import digest
+from forbear.rules.toml_lines import Path, key_lines
+
+Library = Callable[[str], str | None]
+"""The text of a shipped contract by its name; None if there is none."""
+
+_AT_LINE = re.compile(r"\(at line (\d+), column \d+\)")
+_READ = nested(CONTRACT)
+
+
+def _no_library(name: str) -> str | None:
+    return None
+
+
+def parse(
+    text: str, file: str, library: Library = _no_library
+) -> Contract | tuple[ContractError, ...]:
+    """The contract that a file states, with every default filled in; or all of its mistakes.
+
+    `file` is its path: errors name it, and its stem is the provider's name unless the file states
+    another. The same text always gives an equal contract.
+    """
+    loaded = _load(text, file)
+    if isinstance(loaded, ContractError):
+        return (loaded,)
+    origin = Origin(file, key_lines(text))
+    origins = [origin]
+    report = Report(lambda path: _locate(origins, path))
+    root = Place((), report)
+    if loaded.get("contract") != 1:
+        root.at("contract").complain("is not 1", "write contract = 1, the format of this file")
+        return report.errors
+    raw: Raw = written_out(loaded, root, origin)
+    texts = [text]
+    if "use" in raw:
+        shipped = _shipped(raw, root, origins, library)
+        if isinstance(shipped, ContractError):
+            return (*report.errors, shipped)
+        if shipped is None:
+            return report.errors
+        texts.append(shipped[1])
+        raw = _adapted(raw, shipped[0], root)
+    section = root.read(_READ, raw)
+    made = contract(section, raw, file, digest(texts), lambda path: _locate(origins, path)[1])
+    return report.errors or made
+
+
+def parse_all(
+    texts: Mapping[str, str], library: Library = _no_library
+) -> tuple[Mapping[str, Contract], tuple[ContractError, ...]]:
+    """All files of a home: the contracts by provider, and the errors of the files without one.
+
+    A broken file takes nothing away from the others; of two files for one provider the first by
+    name counts.
+    """
+    contracts: dict[str, Contract] = {}
+    errors: list[ContractError] = []
+    for file in sorted(texts):
+        found = parse(texts[file], file, library)
+        if isinstance(found, tuple):
+            errors += found
+        elif (first := contracts.get(found.provider)) is not None:
+            errors.append(
+                ContractError(
+                    file,
+                    key_lines(texts[file]).get(("provider",), 1),
+                    "provider",
+                    f"{found.provider!r} is the provider of {first.file} too",
+                    'write provider = "…" with another name',
+                )
+            )
+        else:
+            contracts[found.provider] = found
+    return contracts, tuple(errors)
+
+
+def _load(text: str, file: str) -> Raw | ContractError:
+    try:
+        return tomllib.loads(text, parse_float=Decimal)
+    except tomllib.TOMLDecodeError as error:
+        message = str(error)
+        found = _AT_LINE.search(message)
+        line = int(found[1]) if found else text.rstrip("\n").count("\n") + 1
+        return ContractError(
+            file, line, "(toml)", _AT_LINE.sub("", message).strip(), "mend the TOML of this line"
+        )
+    except RecursionError:
+        return ContractError(file, 1, "(toml)", "is nested too deeply", "make it flatter")
+
+
+def _locate(origins: list[Origin], path: Path) -> tuple[str, int, Path]:
+    """The place of a path in the file that has most of it; the user's own file comes first."""
+    depth, best = -1, ("", 1, path)
+    for origin in origins:
+        found, line, spelt = origin.find(path)
+        if found > depth:
+            depth, best = found, (origin.file, line, spelt)
+    return best
+
+
+# --- use = "name" ---------------------------------------------------------------------------
+
+
+def _shipped(
+    raw: Raw, root: Place, origins: list[Origin], library: Library
+) -> tuple[Raw, str] | ContractError | None:
+    """The shipped contract that a file adapts, written out, and its text."""
+    name = raw.get("use")
+    text = library(name) if isinstance(name, str) else None
+    if not isinstance(name, str) or text is None:
+        root.at("use").complain(
+            f"{name!r} is no shipped contract", "see `forbear contract list` for their names"
+        )
+        return None
+    loaded = _load(text, f"{name}.toml")
+    if isinstance(loaded, ContractError):
+        return loaded
+    if "use" in loaded:
+        root.at("use").complain(f"{name!r} adapts another contract itself", "use that one")
+        return None
+    origin = Origin(f"{name}.toml", key_lines(text))
+    origins.append(origin)
+    shipped = dict(written_out(loaded, root, origin))
+    shipped.pop("provider", None)
+    return shipped, text
+
+
+_MAY_OVERRIDE = re.compile(
+    r"contract|use|provider|title|auth|account|scopes|classes"
+    r"|jobs\.[^.]+\.(limits|label|title)|calls\.[^.]+\.(deadline|label|title)"
+)
+_REPLACED = frozenset({"auth"})
+"""Sections that an override replaces as a whole: keys of two schemes never mix."""
+
+
+def _adapted(own: Raw, shipped: Raw, root: Place) -> Raw:
+    """The shipped contract with what the file may override: credential, account, limits, scopes,
+    labels."""
+    merged = dict(shipped)
+    for key, value in own.items():
+        if key in ("jobs", "calls") and is_table(value):
+            merged[key] = _adapted_actions(key, value, shipped.get(key), root)
+        elif _MAY_OVERRIDE.fullmatch(key):
+            merged[key] = _merge(shipped.get(key), value) if key not in _REPLACED else value
+        else:
+            _refuse_override(root.at(key))
+    return merged
+
+
+def _adapted_actions(kind: str, own: Raw, shipped: object, root: Place) -> Raw:
+    actions = dict(shipped) if is_table(shipped) else {}
+    for name, section in own.items():
+        known = actions.get(name)
+        if not is_table(known):
+            root.at(kind, name).complain(
+                "is no action of the shipped contract", nearest(name, actions)
+            )
+        elif is_table(section):
+            for key in section:
+                if _MAY_OVERRIDE.fullmatch(f"{kind}.{name}.{key}") is None:
+                    _refuse_override(root.at(kind, name, key))
+            actions[name] = _merge(known, section)
+    return actions
+
+
+def _merge(below: object, above: object) -> object:
+    if is_table(below) and is_table(above):
+        return {**below, **{key: _merge(below.get(key), inner) for key, inner in above.items()}}
+    return above
+
+
+def _refuse_override(place: Place) -> None:
+    place.complain(
+        "cannot be changed in a file with use",
+        "override [auth], [account], limits, scopes and labels only, or copy the contract",
+    )

@@ -1,0 +1,347 @@
+"""The sections of a contract that all its actions share, and the contract itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import PurePath
+
+from forbear.rules.contract import (
+    CLASSES,
+    Auth,
+    Call,
+    ClassLimits,
+    Contract,
+    Example,
+    Job,
+    Scope,
+    Template,
+)
+from forbear.rules.contract_actions import Around, call, job, rules
+from forbear.rules.contract_forms import Raw
+from forbear.rules.contract_keys import EXAMPLE_HEADERS, PER, SCHEME, STATUS_CODE
+from forbear.rules.contract_kinds import Section, is_table, nearest
+from forbear.rules.contract_request_terms import (
+    BASE_URL,
+    CONSOLE,
+    HOSTS,
+    LINK,
+    PLAIN_HEADERS,
+    REFERENCE,
+)
+from forbear.rules.contract_requests import Names, surroundings
+from forbear.rules.contract_terms import (
+    AMOUNT,
+    COUNT,
+    DATE,
+    DURATION,
+    DURATIONS,
+    LITERAL,
+    NAME,
+    NAMED,
+    POINTER,
+    RATE,
+    SHARE,
+    SOURCE,
+    STATUSES,
+    TEXT,
+    TEXTS,
+    TIMED,
+    WAIT,
+)
+from forbear.rules.model import JobClass, Reason, RequestClass
+from forbear.rules.signals import Meaning
+from forbear.rules.toml_lines import Path
+
+_REMIND = (3_600_000, 86_400_000, 3 * 86_400_000)
+_EXPECTATIONS = frozenset(word.value for words in (Meaning, Reason, JobClass) for word in words)
+
+
+def contract(
+    section: Section, raw: Raw, file: str, digest: str, line_of: Callable[[Path], int]
+) -> Contract:
+    """The contract that a read file states; everything wrong with it is in the report."""
+    provider = section.get("provider", NAMED, PurePath(file).stem)
+    if NAME.fullmatch(provider) is None:
+        section.place.complain(
+            f"has a file name that is no provider name: {provider!r}",
+            'add provider = "…" with letters, digits, - and _',
+        )
+    if not section.has("base_url"):
+        section.place.complain("has no base_url", 'add base_url = "https://…"')
+    account = _account(section.section("account"))
+    authentication = auth(section.section("auth"))
+    base_url = section.get("base_url", BASE_URL, "")
+    allow_hosts = section.get("allow_hosts", HOSTS, ())
+    headers = section.get("headers", PLAIN_HEADERS, ())
+    around = Around(
+        frozenset(account),
+        rules(section.rows("rules")),
+        surroundings(base_url, account, authentication, allow_hosts, headers),
+        raw.get("rules"),
+    )
+    _check_rules(section, account)
+    jobs = {
+        name: job(name, inner, around, _raw(raw, "jobs", name))
+        for name, inner in section.sections("jobs").items()
+    }
+    calls = {
+        name: call(name, inner, around, _raw(raw, "calls", name))
+        for name, inner in section.sections("calls").items()
+    }
+    _check_actions(section, jobs, calls)
+    escalation = section.section("escalation")
+    return Contract(
+        provider,
+        section.get("title", TEXT, provider),
+        base_url,
+        allow_hosts,
+        _console(section, account, [*jobs.values(), *calls.values()]),
+        section.get("docs", LINK),
+        section.get("checked", DATE),
+        authentication,
+        account,
+        _account_check(section.section("account").section("check")),
+        headers,
+        _scopes(section, (*jobs, *calls)),
+        _classes(section.section("classes")),
+        escalation.get("remind", DURATIONS, _REMIND),
+        escalation.get("abandon_after", DURATION),
+        jobs,
+        calls,
+        _examples(section, jobs, calls, line_of),
+        file,
+        digest,
+    )
+
+
+def _raw(raw: Raw, kind: str, name: str) -> object:
+    actions = raw.get(kind)
+    return actions.get(name) if is_table(actions) else None
+
+
+# --- credential and account -----------------------------------------------------------------
+
+_NEEDED: Mapping[str, tuple[str, ...]] = {
+    "none": (),
+    "bearer": ("secret",),
+    "basic": ("user",),
+    "header": ("name", "secret"),
+    "query": ("name", "secret"),
+    "body": ("name", "secret"),
+    "oauth2_client": ("token_url", "client_id", "client_secret"),
+}
+_ALLOWED: Mapping[str, tuple[str, ...]] = {
+    **_NEEDED,
+    "basic": ("user", "password"),
+    "oauth2_client": ("token_url", "client_id", "client_secret", "scope"),
+}
+
+
+def auth(section: Section) -> Auth:
+    """References to the credential; its keys are those of its scheme."""
+    scheme = section.get("scheme", SCHEME, "none")
+    for key in _NEEDED[scheme]:
+        if section.has("scheme") and not section.has(key):
+            section.place.complain(f"is {scheme} and has no {key}", f"add {key} = …")
+    for key in section.values:
+        if key not in ("scheme", "exec", *_ALLOWED[scheme]):
+            section.complain(
+                key, f"is no key of the scheme {scheme}", nearest(key, _ALLOWED[scheme])
+            )
+    found = Auth(
+        scheme,
+        section.get("name", TEXT),
+        section.get("secret", REFERENCE),
+        section.get("user", TEXT),
+        section.get("password", REFERENCE),
+        section.get("token_url", LINK),
+        section.get("client_id", TEXT),
+        section.get("client_secret", REFERENCE),
+        section.get("scope", TEXT),
+        section.get("exec", TEXTS),
+    )
+    if scheme == "basic" and found.user is not None and found.password is None:
+        section.place.at("user").read(REFERENCE, found.user)  # it is itself the secret
+    _check_command(section, found)
+    return found
+
+
+def _check_command(section: Section, found: Auth) -> None:
+    """`exec:` stands for the one command in `exec`."""
+    commands = [
+        secret
+        for secret in (found.secret, found.user, found.password, found.client_secret)
+        if secret == "exec:"
+    ]
+    if commands and not found.exec:
+        section.place.complain(
+            "runs a command and does not say which", 'add exec = ["program", "argument"]'
+        )
+    if len(commands) > 1:
+        section.complain("exec", "is one command for two secrets", "use env: or file: for one")
+    if found.exec is not None and not commands:
+        section.complain("exec", "is used by no secret", 'write secret = "exec:"')
+
+
+def _account(section: Section) -> Mapping[str, str]:
+    further = [key for key in section.values if key not in section.table.keys]
+    for key in further:
+        section.place.at(key).read(NAMED, key)
+    return {
+        "id": section.get("id", LITERAL, "default"),
+        **{key: str(section.values[key]) for key in further},
+    }
+
+
+def _account_check(section: Section) -> Mapping[str, str] | None:
+    path, at = section.get("path", TEXT), section.get("at", POINTER)
+    if path is None or at is None:
+        return None
+    if not path.startswith("/"):
+        section.complain("path", "is no path under base_url", 'write it as in "/me"')
+    return {"path": path, "at": at.text}
+
+
+# --- limits ---------------------------------------------------------------------------------
+
+
+def _scopes(section: Section, actions: tuple[str, ...]) -> tuple[Scope, ...]:
+    """The scopes stated, and one per account for the actions that no scope names."""
+    stated = tuple(
+        _scope(name, inner, actions) for name, inner in section.sections("scopes").items()
+    )
+    covered = {action for scope in stated for action in scope.actions}
+    if "*" in covered or (stated and covered.issuperset(actions)):
+        return stated
+    left = tuple(action for action in actions if action not in covered) if stated else ("*",)
+    names = {scope.name for scope in stated}
+    free = next(name for name in ("account", "default", "others", "rest") if name not in names)
+    return (*stated, Scope(free, "account", left))
+
+
+def _scope(name: str, section: Section, actions: tuple[str, ...]) -> Scope:
+    covered = section.get("actions", TEXTS, ("*",))
+    for index, action in enumerate(covered):
+        if action != "*" and action not in actions:
+            section.place.at("actions", index).complain(
+                f"{action!r} is no action", nearest(action, ("*", *actions))
+            )
+    plain = Scope(name, section.get("per", PER, "account"))
+    return Scope(
+        name,
+        plain.per,
+        covered,
+        section.get("rate", RATE, plain.rate),
+        section.get("reserve", SHARE, plain.reserve),
+        section.get("max_concurrent_requests", COUNT, plain.max_concurrent_requests),
+        section.get("max_delayed_requests", AMOUNT, plain.max_delayed_requests),
+        section.get("retry_budget", RATE),
+        section.get("max_block", DURATION, plain.max_block),
+        section.get("wait_until_reset", DURATION, plain.wait_until_reset),
+        section.get("remaining", SOURCE),
+        section.get("reset", TIMED),
+    )
+
+
+def _classes(section: Section) -> Mapping[RequestClass, ClassLimits]:
+    return {known: _class(section.section(known.value), CLASSES[known]) for known in RequestClass}
+
+
+def _class(section: Section, plain: ClassLimits) -> ClassLimits:
+    return ClassLimits(
+        section.get("max_attempts", COUNT, plain.max_attempts),
+        section.get("max_wait", WAIT, plain.max_wait),
+        section.get("base", DURATION, plain.base),
+        section.get("max_delay", DURATION, plain.max_delay),
+        section.get("rate_limited", DURATION, plain.rate_limited),
+        section.get("retry_statuses", STATUSES, plain.retry_statuses),
+    )
+
+
+# --- what names actions ---------------------------------------------------------------------
+
+
+def _check_rules(section: Section, account: Mapping[str, str]) -> None:
+    """Rules of the whole provider know what every action has."""
+    known = frozenset({"ref", "id", "submitted_at", *(f"account.{name}" for name in account)})
+    for row in section.rows("rules"):
+        Names(known).check(row)
+
+
+def _check_actions(section: Section, jobs: Mapping[str, Job], calls: Mapping[str, Call]) -> None:
+    if not jobs and not calls and not (section.has("jobs") or section.has("calls")):
+        section.place.complain("has no action", "add [jobs.NAME] or [calls.NAME]")
+    for name in calls:
+        if name in jobs:
+            section.place.at("calls", name).complain(
+                "is the name of a job too", "give one of the two another name"
+            )
+    known = {"fetch_result", *jobs, *calls}
+    for name, one in jobs.items():
+        for index, action in enumerate(one.success.then):
+            if action not in known:
+                section.place.at("jobs", name, "success", "then", index).complain(
+                    f"{action!r} is no action", nearest(action, known)
+                )
+    for name, each in calls.items():
+        if each.instead_of_many is not None and each.instead_of_many not in calls:
+            section.place.at("calls", name, "instead_of_many").complain(
+                f"{each.instead_of_many!r} is no call", nearest(each.instead_of_many, calls)
+            )
+
+
+def _console(
+    section: Section, account: Mapping[str, str], actions: Iterable[Job | Call]
+) -> Template | None:
+    """Where a person can look; arguments are known if any action has them."""
+    console = section.get("console", CONSOLE)
+    if console is not None:
+        arguments = {
+            f"arg.{name}" for action in actions for name in action.input.get("properties", {})
+        }
+        known = frozenset({"id", "ref", *(f"account.{name}" for name in account), *arguments})
+        Names(known).check_one(section.place.at("console"), console)
+    return console
+
+
+def _examples(
+    section: Section,
+    jobs: Mapping[str, Job],
+    calls: Mapping[str, Call],
+    line_of: Callable[[Path], int],
+) -> tuple[Example, ...]:
+    places = frozenset(_places(jobs, calls))
+    return tuple(_example(row, places, line_of(row.place.path)) for row in section.rows("examples"))
+
+
+def _places(jobs: Mapping[str, Job], calls: Mapping[str, Call]) -> Iterable[str]:
+    """What `on` of an example may name."""
+    for name, one in jobs.items():
+        yield from (f"jobs.{name}.submit", f"jobs.{name}.status")
+        if one.results:
+            yield f"jobs.{name}.result"
+        yield from (f"jobs.{name}.results.{result}" for result in one.results)
+        if one.cancel is not None:
+            yield f"jobs.{name}.cancel"
+        if one.lookup is not None:
+            yield f"jobs.{name}.lookup"
+    for name, each in calls.items():
+        yield f"calls.{name}"
+        if each.lookup is not None:
+            yield f"calls.{name}.lookup"
+
+
+def _example(row: Section, places: frozenset[str], line: int) -> Example:
+    on, expect = row.get("on", TEXT), row.get("expect", TEXT)
+    if on is not None and on not in places:
+        row.complain("on", f"{on!r} is no request of this contract", nearest(on, places))
+    if expect is not None and expect not in _EXPECTATIONS:
+        row.complain("expect", f"{expect!r} is nothing to conclude", nearest(expect, _EXPECTATIONS))
+    return Example(
+        on or "",
+        row.get("http", STATUS_CODE, 200),
+        row.get("headers", EXAMPLE_HEADERS, ()),
+        row.get("body", LITERAL, "").encode(),
+        expect or "",
+        line,
+    )
