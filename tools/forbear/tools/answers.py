@@ -175,6 +175,9 @@ _SHORT = (
 """Members of the short record, in their order."""
 
 
+_ALWAYS = _SHORT[:4]
+
+
 def full(record: Record) -> Data:
     """The full record, every member present, exactly as the schema of `Operation` says."""
     return _describe(record).model_dump(mode="json")
@@ -200,8 +203,7 @@ def short(record: Record) -> Data:
         whole["provider_job"] = _said(whole["provider_job"])
     if record.operation.final:
         whole["deadline_at"] = None
-    chosen = {name: whole[name] for name in _SHORT}
-    return {name: value for name, value in chosen.items() if name == "may_proceed" or _says(value)}
+    return {name: whole[name] for name in _SHORT if name in _ALWAYS or _says(whole[name])}
 
 
 def page(records: list[Record], next_cursor: str | None) -> Data:

@@ -40,7 +40,7 @@ def unknown_action(provider: str, name: str, nearest: Sequence[str], call: str |
     return _refuse(
         Code.UNKNOWN_ACTION,
         f"{clip(provider, 32)} has no {clip(name, 32)}{hint}.",
-        f"Did you mean {call}?" if call is not None else f"Call {listing}.",
+        f"Call {call} if that is meant." if call is not None else f"Call {listing}.",
         otherwise=f"Call {listing}.",
     )
 

@@ -347,7 +347,9 @@ def _succeeded(record: Record) -> _Advice:
             )
             fetch = _fetch(record)
             if fetch is not None:
-                return _Advice(f"{checked}.", f"{checked}.", f"Call {fetch}.", again)
+                return _Advice(
+                    f"{checked}.{_other_results(record)}", f"{checked}.", f"Call {fetch}.", again
+                )
             known = word(operation.provider_job)
             named = f", {operation.provider} id {known}" if known is not None else ""
             return _Advice(
@@ -497,23 +499,24 @@ def _fetch(record: Record) -> str | None:
         return None
     several = len(record.results) > 1
     name = word(record.results[0]) if several else None
-    call = call_text("fetch_result", record.operation.id, name=name or "")
+    return call_text("fetch_result", record.operation.id, name=name or "")
+
+
+def _other_results(record: Record) -> str:
     others = [known for known in map(word, record.results[1:5]) if known is not None]
-    return f"{call} (also: {', '.join(others)})" if others else call
+    return f" There are also {', '.join(others)}." if others else ""
 
 
 def _where(record: Record) -> str:
     """Where a person decides."""
     link = record.decide_at
-    return (
-        f"at {link}"
-        if link is not None and _fits_as_link(link)
-        else "with `forbear inbox` in a terminal"
-    )
+    if link is None:
+        return "with `forbear inbox` in a terminal"
+    return f"at {link}" if _fits_as_link(link) else "at escalation.decide_at"
 
 
 def _fits_as_link(link: str) -> bool:
-    return len(link) <= 100 and link.isprintable() and " " not in link
+    return len(link) <= 90 and link.isprintable() and " " not in link
 
 
 def _label(operation: Operation) -> str:
