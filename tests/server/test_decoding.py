@@ -25,11 +25,6 @@ CODINGS: dict[str, Callable[[bytes], bytes]] = {
     "x-gzip": gzip.compress,
     "Deflate": zlib.compress,
 }
-    "": bytes,
-    "gzip": gzip.compress,
-    "x-gzip": gzip.compress,
-    "Deflate": zlib.compress,
-}
 
 
 def decoded(coding: str, data: bytes, step: int, max_bytes: int = 1_000_000) -> bytes:
