@@ -1,0 +1,525 @@
+"""The six tools through the real MCP client, in both eras of the protocol."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from jsonschema import Draft202012Validator
+from mcp import Client, StdioServerParameters, stdio_client
+from mcp.server import MCPServer
+from mcp.types import CallToolResult, TextContent, TextResourceContents
+from tests.tools.desk import MemoryDesk
+from tests.tools.records import ID, SUCCEEDED, escalated, record
+
+from forbear.rules.model import Priority, Refusal, State
+from forbear.tools import refusals
+from forbear.tools.answers import full, operation_schema, refusal, short
+from forbear.tools.surface import SCHEMA_URI, build
+
+pytestmark = pytest.mark.anyio
+
+TOOLS = (
+    "list_actions",
+    "submit_job",
+    "check_status",
+    "fetch_result",
+    "cancel_job",
+    "operation_status",
+)
+GOOD_CALLS: dict[str, dict[str, Any]] = {
+    "list_actions": {},
+    "submit_job": {"provider": "exp", "job": "export", "arguments": {"dataset": "sales"}},
+    "check_status": {"operation_id": ID},
+    "fetch_result": {"operation_id": ID},
+    "cancel_job": {"operation_id": ID, "reason": "no longer wanted"},
+    "operation_status": {"operation_id": ID},
+}
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture(params=["legacy", "2026-07-28"])
+def era(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@asynccontextmanager
+async def connected(desk: MemoryDesk, era: str, **settings: Any) -> AsyncIterator[Client]:
+    async with Client(build(desk, version="0.1.0", **settings), mode=era) as client:
+        # The client checks structured content against the schemas that it listed.
+        await client.list_tools()
+        yield client
+
+
+def text_of(result: CallToolResult) -> str:
+    (content,) = result.content
+    assert isinstance(content, TextContent)
+    return content.text
+
+
+def error_of(result: CallToolResult) -> dict[str, Any]:
+    assert result.is_error
+    assert result.structured_content is not None
+    assert json.loads(text_of(result)) == result.structured_content
+    error: dict[str, Any] = result.structured_content["error"]
+    return error
+
+
+# --- how the tools are listed ------------------------------------------------------------------
+
+
+async def listing(era: str) -> list[dict[str, Any]]:
+    async with Client(build(MemoryDesk(), version="0.1.0"), mode=era) as client:
+        listed = await client.list_tools()
+        return [
+            tool.model_dump(mode="json", by_alias=True, exclude_none=True) for tool in listed.tools
+        ]
+
+
+async def test_the_listing_is_the_one_that_was_reviewed(era: str) -> None:
+    reviewed = json.loads(Path(__file__).with_name("tools.json").read_text())
+
+    assert await listing(era) == reviewed
+
+
+@pytest.mark.requirement("M10")
+async def test_the_listing_stays_under_twelve_kilobytes(era: str) -> None:
+    listed = json.dumps({"tools": await listing(era)}, separators=(",", ":"), ensure_ascii=False)
+
+    assert len(listed.encode()) < 12_000
+
+
+async def test_each_tool_has_a_title_one_line_and_all_four_annotations(era: str) -> None:
+    listed = await listing(era)
+
+    assert tuple(tool["name"] for tool in listed) == TOOLS
+    for tool in listed:
+        assert tool["title"]
+        assert "\n" not in tool["description"]
+        assert set(tool["annotations"]) == {
+            "readOnlyHint",
+            "destructiveHint",
+            "idempotentHint",
+            "openWorldHint",
+        }
+
+
+async def test_schemas_have_no_titles_and_no_nulls_and_are_valid(era: str) -> None:
+    for tool in await listing(era):
+        for schema in (tool["inputSchema"], tool["outputSchema"]):
+            Draft202012Validator.check_schema(schema)
+            assert '"title"' not in json.dumps(schema)
+            assert "null" not in json.dumps(schema)
+        assert tool["inputSchema"]["additionalProperties"] is False
+        assert "additionalProperties" not in tool["outputSchema"]
+
+
+async def test_the_server_says_who_it_is_and_how_to_behave(era: str) -> None:
+    async with Client(build(MemoryDesk(), version="0.1.0"), mode=era) as client:
+        if era == "legacy":
+            assert client.server_info is not None
+            assert client.server_info.name == "forbear"
+            assert client.server_info.version == "0.1.0"
+            assert "Every answer has next_step" in (client.instructions or "")
+        assert build(MemoryDesk(), version="0.1.0").instructions
+
+
+async def test_the_full_schema_is_a_resource(era: str) -> None:
+    async with connected(MemoryDesk(), era) as client:
+        read = await client.read_resource(SCHEMA_URI)
+
+    (content,) = read.contents
+    assert isinstance(content, TextResourceContents)
+    assert json.loads(content.text) == operation_schema()
+
+
+# --- answers -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("tool", TOOLS)
+async def test_structured_content_is_the_text_and_fits_the_schema(tool: str, era: str) -> None:
+    desk = MemoryDesk(answer=escalated(), listing={"actions": [{"name": "exp.export"}]})
+    async with connected(desk, era) as client:
+        listed = {listed.name: listed for listed in (await client.list_tools()).tools}
+        result = await client.call_tool(tool, GOOD_CALLS[tool])
+
+    assert not result.is_error
+    output = listed[tool].output_schema
+    assert output is not None
+    Draft202012Validator(output).validate(result.structured_content)
+    assert json.loads(text_of(result)) == result.structured_content
+    assert ": " not in text_of(result).split('"next_step"')[0]
+
+
+@pytest.mark.requirement("W02")
+@pytest.mark.parametrize("tool", [tool for tool in TOOLS if tool != "list_actions"])
+async def test_each_tool_keeps_the_http_fact_and_the_job_fact_apart(tool: str, era: str) -> None:
+    async with connected(MemoryDesk(answer=record(http_status=503)), era) as client:
+        result = await client.call_tool(tool, GOOD_CALLS[tool])
+
+    answer = result.structured_content
+    assert answer is not None
+    assert answer["http"]["status"] == 503
+    assert (answer["state"], answer["may_proceed"]) == ("waiting", False)
+    assert answer["provider_job"]["state"] == "running"
+
+
+@pytest.mark.parametrize("tool", ["submit_job", "check_status", "fetch_result", "cancel_job"])
+async def test_an_operation_is_answered_in_short(tool: str, era: str) -> None:
+    async with connected(MemoryDesk(), era) as client:
+        result = await client.call_tool(tool, GOOD_CALLS[tool])
+
+    assert result.structured_content == short(record())
+
+
+async def test_one_operation_is_found_in_full_with_its_story(era: str) -> None:
+    told = replace(record(), timeline=("2026-11-30", "10:18:14Z submitted job exp_71c"))
+    desk = MemoryDesk(found=told)
+    async with connected(desk, era) as client:
+        result = await client.call_tool("operation_status", {"operation_id": ID, "timeline": True})
+
+    assert result.structured_content == full(told)
+    assert desk.asked[0][1]["timeline"] is True
+
+
+async def test_operations_are_found_page_by_page(era: str) -> None:
+    desk = MemoryDesk(found=([record(), record(**SUCCEEDED)], "c2"))
+    async with connected(desk, era) as client:
+        result = await client.call_tool("operation_status", {"state": "waiting", "cursor": "c1"})
+
+    assert result.structured_content == {
+        "operations": [short(record()), short(record(**SUCCEEDED))],
+        "next_cursor": "c2",
+    }
+    (asked,) = desk.asked
+    assert asked[1]["state"] is State.WAITING
+    assert asked[1]["cursor"] == "c1"
+    assert asked[1]["limit"] == 10
+
+
+async def test_a_refusal_is_an_error_result_with_its_code(era: str) -> None:
+    refused = refusals.not_ready(ID)
+    async with connected(MemoryDesk(answer=refused), era) as client:
+        result = await client.call_tool("fetch_result", GOOD_CALLS["fetch_result"])
+
+    assert error_of(result) == refusal(refused)["error"]
+    assert error_of(result)["operation_id"] == ID
+
+
+@pytest.mark.parametrize("tool", TOOLS)
+async def test_every_tool_hands_a_refusal_on(tool: str, era: str) -> None:
+    refused: Refusal = refusals.store_unavailable()
+    async with connected(MemoryDesk(answer=refused, listing=refused), era) as client:
+        result = await client.call_tool(tool, GOOD_CALLS[tool])
+
+    assert error_of(result)["code"] == "store_unavailable"
+
+
+# --- what reaches the desk ---------------------------------------------------------------------
+
+
+async def test_a_submission_reaches_the_desk_with_its_defaults(era: str) -> None:
+    desk = MemoryDesk()
+    async with connected(desk, era, client="proc-1") as client:
+        await client.call_tool("submit_job", GOOD_CALLS["submit_job"])
+
+    assert desk.asked == [
+        (
+            "submit_job",
+            {
+                "provider": "exp",
+                "job": "export",
+                "arguments": {"dataset": "sales"},
+                "purpose": None,
+                "task": None,
+                "idempotency_key": None,
+                "depends_on": (),
+                "deadline_seconds": None,
+                "max_status_requests": None,
+                "useful_for_seconds": None,
+                "priority": Priority.INTERACTIVE,
+                "wait_seconds": 20,
+                "client": "proc-1",
+            },
+        )
+    ]
+
+
+async def test_a_submission_reaches_the_desk_with_all_its_limits(era: str) -> None:
+    limits = {
+        "purpose": "month-end report",
+        "task": "month-end",
+        "idempotency_key": "k1",
+        "depends_on": ["op_1", "op_2"],
+        "deadline_seconds": 600,
+        "max_status_requests": 5,
+        "useful_for_seconds": 900,
+        "priority": "background",
+        "wait_seconds": 0,
+    }
+    desk = MemoryDesk()
+    async with connected(desk, era) as client:
+        await client.call_tool("submit_job", {**GOOD_CALLS["submit_job"], **limits})
+
+    (asked,) = desk.asked
+    assert {name: asked[1][name] for name in limits} == {
+        **limits,
+        "depends_on": ("op_1", "op_2"),
+        "priority": Priority.BACKGROUND,
+    }
+
+
+async def test_the_other_tools_reach_the_desk_with_their_arguments(era: str) -> None:
+    desk = MemoryDesk()
+    async with connected(desk, era) as client:
+        await client.call_tool("check_status", {"operation_id": ID})
+        await client.call_tool("fetch_result", {"operation_id": ID, "name": "log", "offset": 16})
+        await client.call_tool("cancel_job", {"operation_id": ID, "reason": "wrong month"})
+        await client.call_tool("list_actions", {"provider": "exp", "limit": 5})
+
+    assert desk.asked == [
+        ("check_status", {"operation_id": ID, "wait_seconds": 25, "client": "stdio"}),
+        (
+            "fetch_result",
+            {
+                "operation_id": ID,
+                "name": "log",
+                "offset": 16,
+                "wait_seconds": 20,
+                "client": "stdio",
+            },
+        ),
+        (
+            "cancel_job",
+            {
+                "operation_id": ID,
+                "reason": "wrong month",
+                "wait_seconds": 20,
+                "client": "stdio",
+            },
+        ),
+        (
+            "list_actions",
+            {
+                "provider": "exp",
+                "action": None,
+                "query": None,
+                "cursor": None,
+                "limit": 5,
+                "client": "stdio",
+            },
+        ),
+    ]
+
+
+# --- wrong calls -------------------------------------------------------------------------------
+
+
+@pytest.mark.requirement("M08")
+@pytest.mark.parametrize(
+    ("tool", "wrong", "said", "call"),
+    [
+        ("check_status", {"id": ID}, "/id: ", f'check_status(operation_id="{ID}")'),
+        ("check_status", {}, "/operation_id: is missing", "check_status(operation_id="),
+        (
+            "submit_job",
+            {"provider": "exp", "job": "export", "arguments": {}, "deadline_seconds": 0},
+            "/deadline_seconds: ",
+            'submit_job(provider="exp", job="export", arguments={})',
+        ),
+        (
+            "operation_status",
+            {"limit": "ten"},
+            "/limit: must be a whole number",
+            "operation_status()",
+        ),
+    ],
+)
+async def test_a_wrong_call_never_reaches_the_desk_nor_raw_words_the_client(
+    tool: str, wrong: dict[str, Any], said: str, call: str, era: str
+) -> None:
+    desk = MemoryDesk()
+    async with connected(desk, era) as client:
+        error = error_of(await client.call_tool(tool, wrong))
+
+    assert error["code"] == "invalid_arguments"
+    assert said in error["message"]
+    assert call in error["next_step"]
+    assert "pydantic" not in json.dumps(error)
+    assert desk.asked == []
+
+
+@pytest.mark.requirement("M08")
+async def test_bounds_of_an_answer_are_clamped(era: str) -> None:
+    desk = MemoryDesk()
+    async with connected(desk, era) as client:
+        await client.call_tool("check_status", {"operation_id": ID, "wait_seconds": 300})
+        await client.call_tool("check_status", {"operation_id": ID, "wait_seconds": -1})
+        await client.call_tool("list_actions", {"limit": 5000})
+        await client.call_tool("operation_status", {"limit": 0})
+
+    assert [asked.get("wait_seconds", asked.get("limit")) for _, asked in desk.asked] == [
+        50,
+        0,
+        100,
+        1,
+    ]
+
+
+@pytest.mark.requirement("M08")
+@pytest.mark.parametrize(
+    ("name", "right"),
+    [("submit", "submit_job("), ("check-status", "check_status("), ("xyzzy", "list_actions(")],
+)
+async def test_an_unknown_tool_is_answered_with_the_right_one(
+    name: str, right: str, era: str
+) -> None:
+    async with connected(MemoryDesk(), era) as client:
+        error = error_of(await client.call_tool(name, {"operation_id": ID}))
+
+    assert error["code"] == "unknown_action"
+    assert f"Call {right}" in error["next_step"]
+    assert all(tool in error["message"] for tool in TOOLS)
+
+
+# --- faults ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("tool", TOOLS)
+async def test_a_crash_says_nothing_of_its_inside_and_goes_to_the_log(
+    tool: str, era: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    desk = MemoryDesk(crash=RuntimeError("SELECT secret FROM /var/forbear.db"))
+    async with connected(desk, era) as client:
+        result = await client.call_tool(tool, GOOD_CALLS[tool])
+
+    assert result.is_error
+    assert "SELECT" not in text_of(result)
+    assert "RuntimeError" not in text_of(result)
+    assert "do not submit again" in text_of(result)
+    assert "SELECT secret" in caplog.text
+
+
+@pytest.mark.requirement("M03")
+@pytest.mark.parametrize("tool", TOOLS, ids=lambda tool: f"MC-01-{tool}")
+async def test_a_desk_that_never_answers_is_not_waited_for(tool: str, era: str) -> None:
+    desk = MemoryDesk(hang=True)
+    wait = {} if tool in ("list_actions", "operation_status") else {"wait_seconds": 0}
+    async with connected(desk, era, grace=0.05) as client:
+        with anyio.fail_after(10):
+            result = await client.call_tool(tool, {**GOOD_CALLS[tool], **wait})
+
+    assert result.is_error
+    assert "did not answer in time" in text_of(result)
+    assert desk.left.is_set()
+
+
+@pytest.mark.requirement("M03")
+async def test_a_client_that_gives_up_breaks_nothing(era: str) -> None:
+    desk = MemoryDesk(hang=True)
+    async with connected(desk, era) as client:
+        async with anyio.create_task_group() as group:
+            group.start_soon(client.call_tool, "check_status", GOOD_CALLS["check_status"])
+            with anyio.fail_after(10):
+                await desk.waiting.wait()
+            group.cancel_scope.cancel()
+        with anyio.fail_after(10):
+            await desk.left.wait()
+        desk.hang = False
+        again = await client.call_tool("operation_status", {"operation_id": ID})
+
+    assert again.structured_content == full(record())
+
+
+@pytest.mark.requirement("M03")
+async def test_news_while_waiting_is_reported_as_progress(era: str) -> None:
+    heard: list[tuple[float, float | None, str | None]] = []
+    both = anyio.Event()
+
+    async def listen(progress: float, total: float | None, message: str | None) -> None:
+        heard.append((progress, total, message))
+        if len(heard) == 2:
+            both.set()
+
+    desk = MemoryDesk(news=(record(state=State.SENDING, provider_state=None), record()))
+    async with connected(desk, era) as client:
+        await client.call_tool("check_status", GOOD_CALLS["check_status"], progress_callback=listen)
+        with anyio.fail_after(10):
+            await both.wait()
+
+    assert heard == [(1, None, "sending"), (2, None, "waiting, provider says running")]
+
+
+async def test_news_without_a_listener_changes_nothing(era: str) -> None:
+    desk = MemoryDesk(news=(record(), record()))
+    async with connected(desk, era) as client:
+        result = await client.call_tool("check_status", GOOD_CALLS["check_status"])
+
+    assert result.structured_content == short(record())
+
+
+async def test_a_call_outside_of_a_request_is_answered_too() -> None:
+    server: MCPServer[None] = build(MemoryDesk(news=(record(),)), version="0.1.0")
+
+    result = await server.call_tool("check_status", GOOD_CALLS["check_status"])
+
+    assert isinstance(result, CallToolResult)
+    assert result.structured_content == short(record())
+
+
+# --- stdio -------------------------------------------------------------------------------------
+
+NOISY_SERVER = """
+import logging
+from forbear.tools.surface import build
+from tests.tools.desk import MemoryDesk
+
+class Noisy(MemoryDesk):
+    async def check_status(self, operation_id, **rest):
+        print("a stray line on stdout")
+        logging.getLogger("some.library").warning("a line of the log")
+        raise RuntimeError("an error in the desk")
+
+build(Noisy(), version="0.1.0").run("stdio")
+"""
+
+
+@pytest.mark.parametrize("case", ["MC-02"])
+async def test_stray_prints_and_errors_leave_the_protocol_alone(case: str, tmp_path: Path) -> None:
+    path = [entry for entry in sys.path if entry]
+    parameters = StdioServerParameters(
+        command=sys.executable,
+        args=["-c", NOISY_SERVER],
+        env={"PYTHONPATH": ":".join(path), "PATH": "/usr/bin:/bin"},
+    )
+    with (tmp_path / "stderr").open("w+") as stderr:
+        async with Client(stdio_client(parameters, errlog=stderr), mode="legacy") as client:
+            crashed = await client.call_tool("check_status", {"operation_id": ID})
+            fine = await client.call_tool("operation_status", {"operation_id": ID})
+        log = (tmp_path / "stderr").read_text()
+
+    assert crashed.is_error
+    assert fine.structured_content == full(record())
+    assert "a line of the log" in log
+    assert "RuntimeError: an error in the desk" in log
+    assert "a stray line" not in text_of(crashed)
+
+
+def test_a_log_that_was_set_up_before_is_kept() -> None:
+    before = list(logging.getLogger().handlers)
+
+    build(MemoryDesk(), version="0.1.0")
+
+    assert logging.getLogger().handlers == before
