@@ -428,8 +428,12 @@ def _compact(value: Data) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
+_UNLISTED = frozenset({"title", "minLength", "maxLength", "maxItems"})
+"""Left out of listed schemas: bounds too wide to be met by chance, named when they are."""
+
+
 def _slim(schema: Any) -> Any:
-    """A schema without titles, null defaults and null unions: optional means absent."""
+    """A schema in few bytes: no titles, and optional means absent instead of null."""
     match schema:
         case {"anyOf": [only, {"type": "null"}], **rest}:
             return _slim({**only, **{name: rest[name] for name in rest if name != "default"}})
@@ -437,6 +441,6 @@ def _slim(schema: Any) -> Any:
             slimmed = {name: _slim(member) for name, member in properties.items()}
             return {**_slim(rest), "properties": slimmed}
         case dict():
-            return {name: _slim(member) for name, member in schema.items() if name != "title"}
+            return {name: _slim(schema[name]) for name in schema if name not in _UNLISTED}
         case _:
             return schema
