@@ -18,6 +18,7 @@ from forbear.rules.contract import (
     Request,
     Rule,
     Source,
+    States,
     Template,
 )
 from forbear.rules.contract_jobs import (
@@ -281,7 +282,7 @@ def job(name: str, section: Section, around: Around, raw: object) -> Job:
     return Job(
         **reader.common(schema, send, list(asked.values()), raw, repeat_window=600_000),
         status=status,
-        states=states(section.section("states")),
+        states=states(section.section("states")) if section.has("states") else States((), ()),
         success=ends,
         limits=limits(section.section("limits"), schedule),
         backoff=schedule,

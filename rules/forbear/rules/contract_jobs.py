@@ -50,6 +50,8 @@ Words = tuple[str, ...]
 
 def states(section: Section) -> States:
     """The state table: every row fits the reads, none is there twice, and no two tie."""
+    if not section.has("read"):
+        section.place.complain("does not say where the state is", 'add read = "/…" to the states')
     reads = section.get("read", READS, ())
     if len(reads) > MOST_READS:
         section.complain("read", f"has {len(reads)} reads", f"read at most {MOST_READS} sources")
@@ -59,10 +61,8 @@ def states(section: Section) -> States:
         for index, words in enumerate(section.get(means.value, ROWS, ())):
             if reads and _fits(section, means, index, words, reads):
                 placed.append((means.value, index, Row(words, means)))
-    if section.has("read") and not section.get("succeeded", ROWS, ((),)):
-        section.complain("succeeded", "has no row", "name the words of success")
-    if section.has("read") and not section.has("succeeded"):
-        section.place.complain("has no words of success", 'add succeeded = ["…"]')
+    if not section.get("succeeded", ROWS, ()):
+        section.complain("succeeded", "has no words of success", 'add succeeded = ["…"]')
     _complain_of_clashes(section, placed, ignore_case)
     rows = tuple(row for _, _, row in placed)
     return States(reads, rows, ignore_case, section.get("progress", SOURCE))

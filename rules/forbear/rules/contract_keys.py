@@ -237,7 +237,6 @@ STATES = Table(
         "ignore_case": (BOOLEAN, "Compare words without case."),
         "progress": (SOURCE, "What counts as progress, for people to see."),
     },
-    required=("read",),
 )
 SUCCESS = Table(
     "success",

@@ -1,0 +1,271 @@
+"""What a contract leaves open: the report that is made whenever one is loaded.
+
+Nothing here is wrong; each finding says what will happen at run time, and what would change it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import date
+from urllib.parse import urlsplit
+
+from forbear.rules.backoff import first_delay, poll_delay
+from forbear.rules.contract import (
+    Action,
+    Call,
+    Contract,
+    Job,
+    Request,
+)
+from forbear.rules.model import RequestClass
+
+STALE_AFTER = 180
+"""Days after which the facts of a contract should be checked again."""
+
+RUNS = 200
+"""Simulated schedules behind a statement about coverage."""
+
+ENOUGH = 0.9
+"""Share of the deadline that the middle of the simulated schedules has to reach."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line of the report. `code` is stable; `warning` marks what should be mended."""
+
+    code: str
+    where: str
+    text: str
+    fix: str
+    warning: bool = True
+
+    def __str__(self) -> str:
+        return (
+            f"{self.where}: {self.text} -> {self.fix}"
+            if self.fix
+            else (f"{self.where}: {self.text}")
+        )
+
+
+def report(contract: Contract, today: date) -> tuple[Finding, ...]:
+    """All findings of a contract, the whole file first, then action by action."""
+    return (
+        *_of_file(contract, today),
+        *(
+            finding
+            for name, job in contract.jobs.items()
+            for finding in _of_job(contract, f"jobs.{name}", job)
+        ),
+        *(
+            finding
+            for name, call in contract.calls.items()
+            for finding in _of_call(f"calls.{name}", call)
+        ),
+    )
+
+
+# --- what a budget covers -------------------------------------------------------------------
+
+
+def covered(job: Job, uniforms: Iterator[float]) -> int:
+    """Milliseconds from acceptance to the last check that the request budget allows.
+
+    The schedule of behaviour.md, section 3, with answers that always parse and never hint. At most
+    the deadline: from there the last check is planned at its end.
+    """
+    limits, requests = job.limits, job.limits.max_status_requests
+    elapsed, used = first_delay(job.backoff, next(uniforms)), 1
+    while used < requests and elapsed < limits.deadline:
+        delay, _ = poll_delay(
+            job.backoff, used, limits.deadline - elapsed, requests - used, next(uniforms)
+        )
+        elapsed += delay
+        used += 1
+    return min(elapsed, limits.deadline)
+
+
+def coverage(job: Job) -> tuple[int, int, int]:
+    """What the budget covers in 5, 50 and 95 of 100 runs, ms; the same on every call."""
+    found = sorted(covered(job, _uniforms(run)) for run in range(RUNS))
+    return found[RUNS // 20], found[RUNS // 2], found[-RUNS // 20]
+
+
+def _uniforms(seed: int) -> Iterator[float]:
+    """Numbers in [0, 1) that look random and never change (SplitMix64)."""
+    state = seed * 0x9E3779B97F4A7C15 + 1
+    while True:
+        state = (state + 0x9E3779B97F4A7C15) & 0xFFFFFFFFFFFFFFFF
+        mixed = ((state ^ (state >> 30)) * 0xBF58476D1CE4E5B9) & 0xFFFFFFFFFFFFFFFF
+        mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) & 0xFFFFFFFFFFFFFFFF
+        yield ((mixed ^ (mixed >> 31)) >> 11) / 2**53
+
+
+def duration(ms: int) -> str:
+    """A time span in the unit a person would choose: `45 s`, `38 m`, `2 h 30 m`, `7 d`."""
+    seconds = round(ms / 1_000)
+    if seconds < 120:
+        return f"{seconds} s"
+    minutes = round(seconds / 60)
+    if minutes < 120:
+        return f"{minutes} m"
+    hours, minutes = divmod(minutes, 60)
+    if hours < 48:
+        return f"{hours} h {minutes} m" if minutes else f"{hours} h"
+    days, hours = divmod(hours, 24)
+    return f"{days} d {hours} h" if hours else f"{days} d"
+
+
+# --- findings -------------------------------------------------------------------------------
+
+
+def _of_file(contract: Contract, today: date) -> Iterator[Finding]:
+    if contract.account["id"] == "default":
+        yield Finding(
+            "default_account",
+            "account",
+            'the account is called "default", so two accounts of this provider look like one',
+            'add [account] id = "…"',
+        )
+    if contract.checked is None:
+        yield Finding(
+            "unchecked",
+            "checked",
+            "nothing says when these facts were true",
+            "add checked = <date>",
+        )
+    elif (age := (today - date.fromisoformat(contract.checked)).days) > STALE_AFTER:
+        yield Finding(
+            "stale",
+            "checked",
+            f"the facts were checked {age} days ago",
+            "compare them with the provider's documentation and set checked",
+        )
+    unruled = [
+        *(name for name, job in contract.jobs.items() if not _has_rule(job, "status", 429)),
+        *(name for name, call in contract.calls.items() if not _has_rule(call, "call", 429)),
+    ]
+    if unruled:
+        yield Finding(
+            "no_rule_429",
+            "rules",
+            f"no rule for 429 ({', '.join(unruled)}): it is a rate limit, never an exhausted quota",
+            'add a rule with http = 429 and means = "quota_exhausted" if quotas answer so',
+            warning=False,
+        )
+
+
+def _of_job(contract: Contract, where: str, job: Job) -> Iterator[Finding]:
+    yield _covers(where, job)
+    if job.expiry.kept is not None and job.limits.deadline > job.expiry.kept:
+        yield Finding(
+            "deadline_outlives_retention",
+            f"{where}.limits.deadline",
+            f"the deadline of {duration(job.limits.deadline)} outlives the provider's retention of "
+            f"{duration(job.expiry.kept)}",
+            "shorten the deadline",
+        )
+    yield from _of_lost_answer(where, job)
+    if not _has_rule(job, "status", 404):
+        yield Finding(
+            "no_rule_404",
+            f"{where}.status",
+            "no rule for 404: it is not yet visible for 30 s after submission, then not found",
+            "add a rule with http = 404 if the provider means something else",
+            warning=False,
+        )
+    if job.status.evidence is None:
+        yield Finding(
+            "no_evidence",
+            f"{where}.status",
+            f"nothing shows that asking for the state is {job.status.effect.value!r}",
+            'add evidence = "https://…" to the status',
+        )
+    if any(set(row.words) == {"*"} for row in job.states.rows):
+        yield Finding(
+            "unknown_words_wait",
+            f"{where}.states.waiting",
+            "every unknown word is waited for, until deadline or budget ends it",
+            "name the words if the provider lists them",
+            warning=False,
+        )
+    for name, result in job.results.items():
+        yield from _of_result(contract, f"{where}.{_result_key(job, name)}", result)
+
+
+def _result_key(job: Job, name: str) -> str:
+    return "result" if set(job.results) == {"result"} else f"results.{name}"
+
+
+def _of_call(where: str, call: Call) -> Iterator[Finding]:
+    yield from _of_lost_answer(where, call)
+
+
+def _covers(where: str, job: Job) -> Finding:
+    least, middle, most = coverage(job)
+    deadline = job.limits.deadline
+    short = middle < ENOUGH * deadline
+    return Finding(
+        "budget_short" if short else "budget",
+        f"{where}.limits",
+        f"{job.limits.max_status_requests} status requests cover {duration(least)} to "
+        f"{duration(most)} of the deadline of {duration(deadline)}",
+        "raise max_status_requests, backoff.base or backoff.first" if short else "",
+        warning=short,
+    )
+
+
+def _of_lost_answer(where: str, action: Action) -> Iterator[Finding]:
+    """A write that nothing can find again and nothing makes repeatable (requirement R15)."""
+    if (
+        action.send.request_class is RequestClass.UNCERTAIN_WRITE
+        and action.idempotency is None
+        and action.lookup is None
+    ):
+        yield Finding(
+            "lost_answer_needs_a_person",
+            where,
+            f"a lost answer of {action.name} ends with a person",
+            "add [….lookup] or [….idempotency] if the provider has either",
+        )
+
+
+def _has_rule(action: Action, request: str, status: int) -> bool:
+    return any(
+        rule.http is not None and status in rule.http and (rule.on is None or request in rule.on)
+        for rule in action.rules
+    )
+
+
+def _of_result(contract: Contract, where: str, result: Request) -> Iterator[Finding]:
+    """Whether the host of a result can be reached at all."""
+    if result.url is None:
+        return
+    allowed = {*contract.allow_hosts, *result.hosts}
+    first = result.url.parts[0] if result.url.parts else ""
+    if not isinstance(first, str):
+        if not allowed:
+            yield Finding(
+                "result_host",
+                where,
+                "the address comes out of an answer, and only base_url's own host is allowed",
+                'add hosts = ["files.…"] if results are kept elsewhere',
+            )
+        return
+    stated, base = urlsplit(first), urlsplit(contract.base_url)
+    if stated.netloc.lower() != base.netloc.lower() and not any(
+        _allows(host, stated.netloc.lower()) for host in allowed
+    ):
+        yield Finding(
+            "result_host_refused",
+            where,
+            f"the host {stated.netloc} is not allowed, so this result can never be fetched",
+            f'add hosts = ["{stated.netloc}"]',
+        )
+
+
+def _allows(pattern: str, host: str) -> bool:
+    """Whether an entry of a host list covers a host; `*.` stands for one label."""
+    if pattern.startswith("*."):
+        return host.partition(".")[2] == pattern[2:]
+    return host.removesuffix(":443") == pattern.removesuffix(":443")
