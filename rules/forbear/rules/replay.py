@@ -1,0 +1,123 @@
+"""What would be concluded from an answer, offline: for `[[examples]]` and pasted samples."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from forbear.rules.contract import Action, Contract, Example, Job, Request
+from forbear.rules.facts import Facts
+from forbear.rules.ports import Reply
+from forbear.rules.signals import Meaning, read
+
+_NOW = 1_796_040_000_000
+_AGES = (1_000, 3_600_000, 400 * 86_400_000)
+"""Times since submission at which rules about age are tried; the first is the usual one."""
+
+_WORDS = {
+    Meaning.UNTRACKED: "accepted_untracked",
+    Meaning.CONTRADICTORY: "contradictory_response",
+    Meaning.INVALID: "invalid_response",
+    Meaning.MISMATCH: "binding_mismatch",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Mismatch:
+    """An example from which something else is concluded than it says."""
+
+    example: Example
+    concluded: str
+
+
+def conclude(
+    contract: Contract, on: str, http: int, headers: Iterable[tuple[str, str]], body: bytes
+) -> str:
+    """The conclusion from one answer to the request `on`, a second after the submission.
+
+    `on` is `jobs.NAME.submit`, `.status`, `.result`, `.results.NAME`, `.cancel`, `.lookup`,
+    `calls.NAME` or `calls.NAME.lookup`. The answer is a job class (`waiting`, `succeeded`, …),
+    `unknown_state`, `invalid_response`, `contradictory_response`, `binding_mismatch`, `accepted`,
+    `accepted_untracked`, or a meaning (`rate_limited`, `auth`, `done`, …). Our own id and
+    arguments are not known here, so an echo of them is not compared.
+
+    Raises ValueError if the contract has no such request.
+    """
+    action, request = _find(contract, on)
+    return _conclude(contract, action, request, _reply(contract, http, headers, body), _AGES[0])
+
+
+def replay(contract: Contract) -> tuple[Mismatch, ...]:
+    """Every example whose expectation does not come out at any age of the job."""
+    return tuple(wrong for one in contract.examples if (wrong := _try(contract, one)))
+
+
+def _try(contract: Contract, example: Example) -> Mismatch | None:
+    try:
+        action, request = _find(contract, example.on)
+    except ValueError as error:
+        return Mismatch(example, str(error))
+    reply = _reply(contract, example.http, example.headers, example.body)
+    concluded = [_conclude(contract, action, request, reply, age) for age in _AGES]
+    return None if example.expect in concluded else Mismatch(example, concluded[0])
+
+
+def _conclude(contract: Contract, action: Action, request: Request, reply: Reply, age: int) -> str:
+    facts = Facts(
+        arguments={},
+        account=contract.account,
+        submitted_at=_NOW - age,
+        # So that a rule's `gone` reads as `gone`.
+        terminal_seen=True,
+    )
+    meaning = read(reply, contract, action, request, facts, _NOW).meaning
+    return _WORDS.get(meaning, meaning.value)
+
+
+def _reply(contract: Contract, http: int, headers: Iterable[tuple[str, str]], body: bytes) -> Reply:
+    reply = Reply(
+        sent=True,
+        complete=True,
+        started_at=_NOW,
+        ended_at=_NOW,
+        status=http,
+        headers=tuple(headers),
+        body=body,
+        url=contract.base_url + "/",
+    )
+    if reply.header("Content-Length") is not None:
+        return reply
+    # A pasted body is whole; without a length it would count as possibly cut.
+    return replace(reply, headers=(*reply.headers, ("Content-Length", str(len(body)))))
+
+
+def _find(contract: Contract, on: str) -> tuple[Action, Request]:
+    group, _, rest = on.partition(".")
+    name, _, part = rest.partition(".")
+    actions = {"jobs": contract.jobs, "calls": contract.calls}.get(group, {})
+    action = actions.get(name)
+    if action is None:
+        raise ValueError(f"{on}: there is no {group}.{name}; write jobs.NAME.status or calls.NAME")
+    request = _part(action, part)
+    if request is None:
+        raise ValueError(f"{on}: {group}.{name} has no {part or 'request of its own here'}")
+    return action, request
+
+
+def _part(action: Action, part: str) -> Request | None:
+    if part == "lookup":
+        return None if action.lookup is None else action.lookup.request
+    if not isinstance(action, Job):
+        return action.send if part in ("", "call") else None
+    kind, _, name = part.partition(".")
+    match kind:
+        case "submit":
+            return action.send
+        case "status":
+            return action.status
+        case "cancel":
+            return action.cancel
+        case "result" | "results":
+            return action.results.get(name or "result")
+        case _:
+            return None
