@@ -408,6 +408,14 @@ async def test_a_crash_says_nothing_of_its_inside_and_goes_to_the_log(
     assert "SELECT secret" in caplog.text
 
 
+async def test_an_answer_that_cannot_be_written_down_is_a_crash_too(era: str) -> None:
+    async with connected(MemoryDesk(listing={"actions": [object()]}), era) as client:
+        result = await client.call_tool("list_actions", {})
+
+    assert result.is_error
+    assert "object" not in text_of(result)
+
+
 @pytest.mark.requirement("M03")
 @pytest.mark.parametrize("tool", TOOLS, ids=lambda tool: f"MC-01-{tool}")
 async def test_a_desk_that_never_answers_is_not_waited_for(tool: str, era: str) -> None:

@@ -351,13 +351,13 @@ class _Surface(MCPServer[None]):
         try:
             with anyio.fail_after(getattr(passed, "wait_seconds", 0) + self._grace):
                 answer = await tool.run(call, passed)
+            return _refused(answer) if isinstance(answer, Refusal) else _answered(answer)
         except TimeoutError:
             _log.error("%s did not answer in time", name)
             return _broken("Forbear did not answer in time; it goes on by itself.")
         except Exception:
             _log.exception("%s failed", name)
             return _broken("Forbear met an error of its own; it is in its log.")
-        return _refused(answer) if isinstance(answer, Refusal) else _answered(answer)
 
 
 class _Progress:
