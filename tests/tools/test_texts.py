@@ -189,6 +189,14 @@ def test_a_link_too_long_for_a_sentence_is_pointed_at() -> None:
     )
 
 
+@pytest.mark.parametrize("reason", Reason)
+def test_a_link_of_any_length_leaves_the_text_in_its_limit(reason: Reason) -> None:
+    stopped = replace(record(**ESCALATED), case=case(reason), joined=True)
+
+    for size in range(200):
+        assert len(next_step(replace(stopped, decide_at=f"http://h/{'e' * size}"))) <= LIMIT
+
+
 def test_an_approval_names_the_label_the_place_and_the_end() -> None:
     waiting = record(
         **{**NOT_SENT, "waiting_for": WaitingFor.APPROVAL, "approve_by": AS_OF + 30 * MINUTE}
