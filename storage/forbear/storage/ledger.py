@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy import Connection
@@ -28,10 +27,9 @@ from forbear.rules.identity import request_digest
 from forbear.rules.lifecycle import Event
 from forbear.rules.model import (
     FINAL,
+    Attempt,
     Budget,
-    Case,
     Certainty,
-    Code,
     DelaySource,
     Kind,
     Notice,
@@ -48,28 +46,26 @@ from forbear.rules.ports import Clock, Moment, Outbound, Permit, Random, Reply
 from forbear.rules.requests import render
 from forbear.rules.signals import Meaning, Signal
 from forbear.rules.verdicts import Verdict, after_attempt, stop
-from forbear.storage import audit, rows
+from forbear.storage import audit, deciding, register, roster, rows
+from forbear.storage.deciding import Decided
+from forbear.storage.intents import add_task, by_key, inherit, plain, same_intent, stored_request
 from forbear.storage.liveness import Liveness
 from forbear.storage.schema import (
     attempts,
     cases,
-    credentials,
     operations,
-    processes,
     requests,
-    scopes,
-    tasks,
 )
 from forbear.storage.transitions import (
     Holding,
     apply,
-    block_scope,
     case_text,
     insert_case,
     load,
     move_next,
+    must_load,
     note,
-    open_attempt_row,
+    open_attempt,
     open_case,
     recorded,
 )
@@ -112,12 +108,6 @@ class Reserved:
     parent: Operation | None
 
 
-@dataclass(frozen=True, slots=True)
-class Decided:
-    operation: Operation
-    case: Case
-
-
 class Ledger:
     """The transactions of one process on one store.
 
@@ -136,14 +126,12 @@ class Ledger:
 
     # --- accept -----------------------------------------------------------------------------
 
-    def accept(self, connection: Connection, draft: Draft, holding: Holding) -> Accepted | Refusal:
+    def accept(
+        self, connection: Connection, draft: Draft, holding: Holding
+    ) -> Accepted | sameness.KeyConflict | sameness.Duplicate:
         """Insert, join or refuse. A new operation is `queued` and due at once."""
         now = self._clock.now().wall
         op = draft.operation
-        if draft.task is not None:
-            ended = self._ended_task(connection, op, draft.task)
-            if ended is not None:
-                return ended
         ask = sameness.Ask(
             op.principal,
             op.kind,
@@ -153,24 +141,18 @@ class Ledger:
             draft.repeat,
             draft.repeat_window,
         )
-        match sameness.judge(ask, _by_key(connection, op), _same_intent(connection, op), now):
+        match sameness.judge(ask, by_key(connection, op), same_intent(connection, op), now):
             case sameness.Join(known):
                 return self._join(connection, known, draft.task, now)
-            case sameness.KeyConflict(known):
-                return _key_conflict(known)
-            case sameness.Duplicate(known, own):
-                return _possible_duplicate(known, own)
+            case sameness.KeyConflict() | sameness.Duplicate() as other:
+                return other
             case sameness.New(inherits):
                 return self._insert(connection, draft, inherits, holding, now)
-
-    def _ended_task(self, connection: Connection, op: Operation, task: str) -> Refusal | None:
-        del connection, op, task
-        return None
 
     def _join(
         self, connection: Connection, known: Operation, task: str | None, now: int
     ) -> Accepted:
-        if task is not None and _add_task(connection, known.id, task):
+        if task is not None and add_task(connection, known.id, task):
             audit.append(connection, known.id, now, audit.Code.JOINED, {"task": task})
         return Accepted(known, joined=True)
 
@@ -195,16 +177,16 @@ class Ledger:
             waiting_for=None if approve_by is None else WaitingFor.APPROVAL,
         )
         if inherits is not None:
-            op = _inherit(op, inherits)
+            op = inherit(op, inherits)
         values = {name: getattr(op, name) for name in Operation.__slots__ if name != "number"}
         connection.execute(sa.insert(operations), rows.columns(values))
         connection.execute(
             sa.insert(requests),
-            {"operation_id": op.id, "request": _plain(draft.request), "body": draft.request.body},
+            {"operation_id": op.id, "request": plain(draft.request), "body": draft.request.body},
         )
         if draft.task is not None:
-            _add_task(connection, op.id, draft.task)
-        stored = _must_load(connection, op.id)
+            add_task(connection, op.id, draft.task)
+        stored = must_load(connection, op.id)
         body: dict[str, object] = {"set": rows.columns(recorded(stored))}
         if draft.task is not None:
             body["task"] = draft.task
@@ -229,9 +211,9 @@ class Ledger:
         op = load(connection, operation_id)
         if op is None or op.final or op.next_at is None:
             return False
-        row = open_attempt_row(connection, operation_id)
-        if row is not None:
-            return self._take_over(connection, op, rows.attempt(row), holding, now)
+        left = open_attempt(connection, operation_id)
+        if left is not None:
+            return self._take_over(connection, op, left, holding, now)
         if op.next_at > now.wall:
             return False
         if holding is None or holding.action.binding != op.binding:
@@ -242,9 +224,11 @@ class Ledger:
             op,
             holding.action,
             scope,
-            _scope_state(connection, key, op, now.wall),
+            register.scope_state(connection, key, op, now.wall),
             now.wall,
-            credential_ready=self._credential_ready(connection, op, holding, now.wall),
+            credential_ready=register.credential_ready(
+                connection, op, holding.credential, now.wall
+            ),
         ):
             case admission.Hold() as hold:
                 self._hold(connection, op, hold, now.wall)
@@ -323,7 +307,7 @@ class Ledger:
                 "request_digest": request_digest(request, holding.action.section),
             },
         )
-        _take_token(connection, key, admitted.theoretical_arrival, now.wall)
+        register.take_token(connection, key, admitted.theoretical_arrival, now.wall)
         permit = Permit(
             attempt_id=attempt_id,
             operation_id=op.id,
@@ -368,7 +352,7 @@ class Ledger:
         self,
         connection: Connection,
         op: Operation,
-        attempt: Any,
+        attempt: Attempt,
         holding: Holding | None,
         now: Moment,
     ) -> bool:
@@ -422,56 +406,26 @@ class Ledger:
             return True
         if op.next_at is None or now - op.next_at < STRANDED_AFTER:
             return False
-        if self._held_somewhere(connection, op.binding):
+        if roster.holds(connection, op.binding, self._liveness):
             return False
         reason = stop(Reason.CONTRACT_CHANGED)
         self._apply(connection, op, reason, audit.Code.STRANDED, now, holding)
         return True
 
-    def _held_somewhere(self, connection: Connection, binding: str) -> bool:
-        return any(
-            binding in row.bindings and self._liveness.alive(row.owner)
-            for row in connection.execute(sa.select(processes))
-        )
-
-    def _credential_ready(
-        self, connection: Connection, op: Operation, holding: Holding, now: int
-    ) -> bool:
-        """Whether the process holds a credential that this store accepts and nobody refused.
-
-        The first use for a provider and account registers it.
-        """
-        if holding.credential is None:
-            return False
-        known = {
-            row.fingerprint: row.refused_at
-            for row in connection.execute(
-                sa.select(credentials).where(
-                    credentials.c.provider == op.provider, credentials.c.account == op.account
-                )
-            )
-        }
-        if not known:
-            connection.execute(
-                sa.insert(credentials),
-                {
-                    "provider": op.provider,
-                    "account": op.account,
-                    "fingerprint": holding.credential,
-                    "accepted_at": now,
-                },
-            )
-            return True
-        return holding.credential in known and known[holding.credential] is None
-
     # --- transaction 2 ----------------------------------------------------------------------
 
     def settle(
-        self, connection: Connection, reserved: Reserved, reply: Reply, signal: Signal
+        self,
+        connection: Connection,
+        reserved: Reserved,
+        reply: Reply,
+        signal: Signal,
+        result: Mapping[str, object] | None = None,
     ) -> Operation:
         """Store the outcome of an attempt, whatever happened to its owner meanwhile.
 
         The fence guards the decision, never the evidence: a late answer goes into its own row.
+        `result` describes the fetched result of a success.
         Safe to run again: an outcome that is already stored is left alone.
         """
         now = self._clock.now().wall
@@ -483,7 +437,7 @@ class Ledger:
             .where(attempts.c.id == permit.attempt_id, attempts.c.closed_at.is_(None))
             .values(closed_at=now, outcome=outcome, **facts)
         ).rowcount
-        op = _must_load(connection, permit.operation_id)
+        op = must_load(connection, permit.operation_id)
         if mine == 0:
             return self._late(connection, op, reserved, outcome, facts, signal, now)
         code = {
@@ -492,6 +446,8 @@ class Ledger:
         }.get(outcome, audit.Code.NO_ANSWER)
         verdict = _with_pending(op, self._verdict(op, reserved.holding, signal, now))
         verdict = _watched_already(connection, op, verdict)
+        if result is not None and verdict.event is Event.SUCCEEDED:
+            verdict = replace(verdict, changes={**verdict.changes, "result": result})
         after = self._apply(
             connection,
             op,
@@ -502,11 +458,11 @@ class Ledger:
             body={"attempt": permit.attempt_id, "elapsed_ms": reply.ended_at - reply.started_at},
         )
         if verdict.scope_until is not None:
-            scope = _scope_of_attempt(connection, permit.attempt_id)
-            block_scope(connection, scope, verdict.scope_until, str(signal.meaning), now)
+            scope = register.scope_of_attempt(connection, permit.attempt_id)
+            register.block_scope(connection, scope, verdict.scope_until, str(signal.meaning), now)
         if verdict.block_credential and reserved.holding.credential is not None:
-            _refuse_credential(connection, after, reserved.holding.credential, now)
-        _free_slot(connection, permit.attempt_id, after.id, now)
+            register.refuse_credential(connection, after, reserved.holding.credential, now)
+        register.free_slot(connection, after, now)
         self._after_cancel(connection, after, now)
         return after
 
@@ -543,7 +499,7 @@ class Ledger:
         if signal.take:
             body["take"] = dict(signal.take)
         ends = signal.meaning in _ENDS and op.state is State.WAITING
-        if ends and open_attempt_row(connection, op.id) is None:
+        if ends and open_attempt(connection, op.id) is None:
             verdict = self._verdict(op, reserved.holding, signal, now)
             return self._apply(
                 connection, op, verdict, audit.Code.LATE_EVIDENCE, now, reserved.holding, body=body
@@ -566,7 +522,7 @@ class Ledger:
                 connection, job.id, now, audit.Code.CHECK_MOVED, {"because": op.id, "next_at": now}
             )
 
-    # --- decisions --------------------------------------------------------------------------
+    # --- decisions and ends on request ------------------------------------------------------
 
     def decide(
         self,
@@ -579,113 +535,34 @@ class Ledger:
         *,
         dry_run: bool = False,
     ) -> Decided | Refusal:
-        """Carry out a person's choice, once, on the facts that were shown (`revision`).
-
-        `by` says who decided and through which channel.
-        """
+        """See `deciding.decide`."""
         now = self._clock.now().wall
-        row = connection.execute(sa.select(cases).where(cases.c.id == case_id)).mappings().first()
-        if row is None:
-            return Refusal(Code.UNKNOWN_OPERATION, f"no case {case_id}", "forbear inbox lists them")
-        case = rows.case(row)
-        op = _must_load(connection, case.operation_id)
-        refusal = _not_decidable(case, revision, op)
-        if refusal is not None:
-            return refusal
-        refusal = _not_offered(op, case, wish, holding, now)
-        if refusal is not None:
-            return refusal
-        action = holding.action if holding is not None else None
-        verdict = decisions.grant(op, case.reason, wish, case.id, action, now)
-        if dry_run:
-            return Decided(replace(op, **_fields(verdict.changes)), case)
-        decision = {"option": str(wish.option), "at": now, **_given(wish), **by}
-        connection.execute(
-            sa.update(cases)
-            .where(cases.c.id == case.id, cases.c.closed_at.is_(None))
-            .values(closed_at=now, closed_because="decided", decision=decision)
+        return deciding.decide(
+            connection, case_id, revision, wish, holding, by, now, self._random, dry_run=dry_run
         )
-        after = self._apply(
-            connection,
-            op,
-            verdict,
-            audit.Code.DECIDED,
-            now,
-            holding,
-            body={"case": case.id, **decision},
-        )
-        return Decided(after, case)
-
-    # --- ends on request --------------------------------------------------------------------
 
     def drop(
         self, connection: Connection, operation_id: str, why: str, holding: Holding | None = None
     ) -> Operation | None:
-        """End an operation without another request.
-
-        While an attempt is open only its owner changes the state, so the wish is left on the row
-        and counts when the outcome is known: an effect is kept, a retry is not made.
-        """
+        """See `deciding.drop`."""
         now = self._clock.now().wall
-        op = load(connection, operation_id)
-        if op is None or op.final:
-            return op
-        if open_attempt_row(connection, operation_id) is not None:
-            pending = {"end": why}
-            connection.execute(
-                sa.update(operations).where(operations.c.id == op.id).values(pending=pending)
-            )
-            audit.append(connection, op.id, now, audit.Code.END_ASKED, {"why": why})
-            return _must_load(connection, operation_id)
-        if op.state is State.UNCLEAR or (
-            op.state is State.ESCALATED and not escalations.resumable(op)
-        ):
-            return op
-        verdict = decisions.discard(op, why)
-        return self._apply(connection, op, verdict, audit.Code.DROPPED, now, holding)
+        return deciding.drop(connection, operation_id, why, holding, now, self._random)
 
     # --- processes --------------------------------------------------------------------------
 
     def register(
         self, connection: Connection, role: str, pid: int, bindings: Sequence[str]
     ) -> None:
-        """Say that this process lives and what it can run; repeated as a heartbeat."""
+        """See `roster.register`."""
         now = self._clock.now().wall
-        known = {"role": role, "pid": pid, "seen_at": now, "bindings": list(bindings)}
-        mine = processes.c.owner == self.owner
-        if not connection.execute(sa.update(processes).where(mine).values(**known)).rowcount:
-            values = {"owner": self.owner, "started_at": now, **known}
-            connection.execute(sa.insert(processes), values)
+        roster.register(connection, self.owner, role, pid, bindings, now)
 
     def unregister(self, connection: Connection) -> None:
-        connection.execute(sa.delete(processes).where(processes.c.owner == self.owner))
+        roster.unregister(connection, self.owner)
 
     def recover(self, connection: Connection) -> int:
-        """Make due what a dead process held, and forget dead processes. Returns how many."""
-        now = self._clock.now()
-        dead = [
-            row.owner
-            for row in connection.execute(sa.select(processes.c.owner))
-            if not self._liveness.alive(row.owner)
-        ]
-        if dead:
-            connection.execute(sa.delete(processes).where(processes.c.owner.in_(dead)))
-        holders = [
-            row.lease_owner
-            for row in connection.execute(
-                sa.select(operations.c.lease_owner)
-                .where(operations.c.lease_owner.is_not(None))
-                .distinct()
-            )
-        ]
-        gone = [owner for owner in holders if not self._liveness.alive(owner)]
-        if not gone:
-            return 0
-        return connection.execute(
-            sa.update(operations)
-            .where(operations.c.lease_owner.in_(gone), operations.c.next_at > now.wall)
-            .values(next_at=now.wall)
-        ).rowcount
+        """See `roster.recover`."""
+        return roster.recover(connection, self._liveness, self._clock.now().wall)
 
     # --- shared -----------------------------------------------------------------------------
 
@@ -723,137 +600,7 @@ class Ledger:
 _ENDS = frozenset({Meaning.SUCCEEDED, Meaning.FAILED, Meaning.CANCELLED, Meaning.EXPIRED})
 
 
-# --- pieces of accept -----------------------------------------------------------------------
-
-
-def _by_key(connection: Connection, op: Operation) -> Operation | None:
-    if op.key is None:
-        return None
-    row = (
-        connection.execute(
-            sa.select(operations).where(
-                operations.c.principal == op.principal,
-                operations.c.provider == op.provider,
-                operations.c.account == op.account,
-                operations.c.action == op.action,
-                operations.c.key == op.key,
-            )
-        )
-        .mappings()
-        .first()
-    )
-    return None if row is None else rows.operation(row)
-
-
-def _same_intent(connection: Connection, op: Operation) -> list[Operation]:
-    found = connection.execute(
-        sa.select(operations)
-        .where(operations.c.intent == op.intent, operations.c.kind == str(op.kind))
-        .order_by(operations.c.number.desc())
-        .limit(50)
-    ).mappings()
-    return [rows.operation(row) for row in found]
-
-
-def _inherit(op: Operation, earlier: Operation) -> Operation:
-    """Used failures of an attempt without effect go on counting (section 1, rule 5)."""
-
-    def carried(name: str) -> Budget:
-        own: Budget = getattr(op, name)
-        before: Budget = getattr(earlier, name)
-        return replace(own, used=min(before.used, max(0, own.max - 1)))
-
-    return replace(
-        op,
-        transport_failures=carried("transport_failures"),
-        rate_limited=carried("rate_limited"),
-        wait=carried("wait"),
-    )
-
-
-def _add_task(connection: Connection, operation_id: str, task: str) -> bool:
-    known = connection.execute(
-        sa.select(tasks.c.task).where(tasks.c.operation_id == operation_id, tasks.c.task == task)
-    ).first()
-    if known is None:
-        connection.execute(sa.insert(tasks), {"operation_id": operation_id, "task": task})
-    return known is None
-
-
-def _key_conflict(known: Operation) -> Refusal:
-    return Refusal(
-        Code.KEY_CONFLICT,
-        f"This key belongs to {known.id} with other arguments.",
-        f'Look at operation_status(operation_id="{known.id}"); '
-        "leave idempotency_key out for a different request.",
-        known.id,
-    )
-
-
-def _possible_duplicate(known: Operation, own: bool) -> Refusal:
-    if not own:
-        return Refusal(
-            Code.POSSIBLE_DUPLICATE,
-            "The same was already asked for by another principal. Nothing was sent now.",
-            "Do not send it another way. Tell the user that it may already be done.",
-        )
-    use = f'check_status(operation_id="{known.id}")'
-    if known.state is State.SUCCEEDED and known.kind is Kind.JOB:
-        use = f'fetch_result(operation_id="{known.id}")'
-    return Refusal(
-        Code.POSSIBLE_DUPLICATE,
-        f"The same was already asked for: {known.id}, {known.state}. Nothing was sent now.",
-        f"Use that one: {use}. Doing it again on purpose is a person's decision.",
-        known.id,
-    )
-
-
-def _plain(request: Outbound) -> dict[str, object]:
-    return {
-        "method": request.method,
-        "url": request.url,
-        "headers": [list(pair) for pair in request.headers],
-        "authenticate": request.authenticate,
-        "allow_hosts": list(request.allow_hosts),
-        "from_answer": request.from_answer,
-        "max_bytes": request.max_bytes,
-        "timeout": request.timeout,
-        "fresh_connection": request.fresh_connection,
-    }
-
-
-def stored_request(connection: Connection, operation_id: str) -> Outbound:
-    """The request of an operation exactly as it was accepted and shown."""
-    row = connection.execute(
-        sa.select(requests).where(requests.c.operation_id == operation_id)
-    ).one()
-    return outbound(row.request, row.body)
-
-
-def outbound(plain: Mapping[str, Any], body: bytes | None) -> Outbound:
-    """A stored request as a value."""
-    return Outbound(
-        method=plain["method"],
-        url=plain["url"],
-        headers=tuple((name, value) for name, value in plain["headers"]),
-        body=body,
-        authenticate=plain["authenticate"],
-        allow_hosts=tuple(plain["allow_hosts"]),
-        from_answer=plain["from_answer"],
-        max_bytes=plain["max_bytes"],
-        timeout=plain["timeout"],
-        fresh_connection=plain["fresh_connection"],
-    )
-
-
 # --- pieces of transaction 1 ----------------------------------------------------------------
-
-
-def _must_load(connection: Connection, operation_id: str) -> Operation:
-    op = load(connection, operation_id)
-    if op is None:
-        raise LookupError(operation_id)
-    return op
 
 
 def _spend(budget: Budget) -> Budget:
@@ -871,41 +618,6 @@ def _trigger(op: Operation, number: int) -> Trigger:
     return Trigger.AGENT if number == 1 else Trigger.SCHEDULE
 
 
-def _scope_state(connection: Connection, key: str, op: Operation, now: int) -> admission.ScopeState:
-    row = connection.execute(sa.select(scopes).where(scopes.c.key == key)).first()
-    busy = connection.execute(
-        sa.select(sa.func.count(), sa.func.min(attempts.c.hold_until)).where(
-            attempts.c.scope == key,
-            attempts.c.closed_at.is_(None),
-            attempts.c.hold_until > now,
-        )
-    ).one()
-    ahead = connection.execute(
-        sa.select(sa.func.count()).where(
-            operations.c.provider == op.provider,
-            operations.c.account == op.account,
-            operations.c.waiting_for == str(WaitingFor.SCOPE),
-            operations.c.next_at > now,
-            operations.c.id != op.id,
-        )
-    ).scalar_one()
-    return admission.ScopeState(
-        next_allowed_at=row.next_allowed_at if row is not None else 0,
-        theoretical_arrival=row.theoretical_arrival if row is not None else 0,
-        open_attempts=busy[0],
-        next_free_at=busy[1],
-        ahead=ahead,
-    )
-
-
-def _take_token(connection: Connection, key: str, arrival: int, now: int) -> None:
-    values = {"theoretical_arrival": arrival, "updated_at": now}
-    if not connection.execute(
-        sa.update(scopes).where(scopes.c.key == key).values(**values)
-    ).rowcount:
-        connection.execute(sa.insert(scopes), {"key": key, **values})
-
-
 def _with_pending(op: Operation, verdict: Verdict) -> Verdict:
     """Apply an end that was asked for while the attempt was out: keep effects, make no retry."""
     if op.pending is None:
@@ -913,13 +625,9 @@ def _with_pending(op: Operation, verdict: Verdict) -> Verdict:
     changes = {**verdict.changes, "pending": None}
     if verdict.event not in (Event.POSTPONED, Event.OBSERVED, Event.ACCEPTED):
         return replace(verdict, changes=changes)
-    judged = replace(op, **_fields(changes))
+    judged = replace(op, **deciding.fields(changes))
     ended = decisions.discard(judged, str(op.pending.get("end", "ended on request")))
     return replace(ended, changes={**changes, **ended.changes}, story=verdict.story)
-
-
-def _fields(changes: Mapping[str, object]) -> dict[str, Any]:
-    return {name: value for name, value in changes.items() if name in Operation.__slots__}
 
 
 def _verdict_without_contract(op: Operation, signal: Signal, now: int) -> Verdict:
@@ -995,44 +703,6 @@ def _watched_already(connection: Connection, op: Operation, verdict: Verdict) ->
     return Verdict(Event.DISCARDED, changes, story=story)
 
 
-def _scope_of_attempt(connection: Connection, attempt_id: str) -> str:
-    query = sa.select(attempts.c.scope).where(attempts.c.id == attempt_id)
-    return connection.execute(query).scalar_one()
-
-
-def _free_slot(connection: Connection, attempt_id: str, operation_id: str, now: int) -> None:
-    """Let the longest waiting operation for a slot of this scope look again."""
-    op = _must_load(connection, operation_id)
-    first = connection.execute(
-        sa.select(operations.c.id)
-        .where(
-            operations.c.provider == op.provider,
-            operations.c.account == op.account,
-            operations.c.waiting_for == str(WaitingFor.SLOT),
-            operations.c.next_at > now,
-        )
-        .order_by(operations.c.number)
-        .limit(1)
-    ).scalar()
-    del attempt_id
-    if first is not None:
-        connection.execute(
-            sa.update(operations).where(operations.c.id == first).values(next_at=now)
-        )
-
-
-def _refuse_credential(connection: Connection, op: Operation, fingerprint: str, now: int) -> None:
-    connection.execute(
-        sa.update(credentials)
-        .where(
-            credentials.c.provider == op.provider,
-            credentials.c.account == op.account,
-            credentials.c.fingerprint == fingerprint,
-        )
-        .values(refused_at=now)
-    )
-
-
 def _add_evidence(
     connection: Connection, op: Operation, holding: Holding, words: str, now: int
 ) -> None:
@@ -1053,54 +723,3 @@ def _in_words(signal: Signal) -> str:
     if "id" in signal.take:
         told += f", provider id {signal.take['id']}"
     return f"{told} ({signal.meaning})"
-
-
-# --- pieces of decisions --------------------------------------------------------------------
-
-
-def _not_decidable(case: Case, revision: int, op: Operation) -> Refusal | None:
-    if case.closed_at is not None:
-        told = case.closed_because or "closed"
-        return Refusal(
-            Code.NOT_ALLOWED_IN_STATE,
-            f"case {case.id} is closed ({told}); the operation is {op.state}",
-            f"forbear show {op.id}",
-            op.id,
-        )
-    if case.revision != revision:
-        return Refusal(
-            Code.NOT_ALLOWED_IN_STATE,
-            f"case {case.id} changed since it was shown (revision {case.revision})",
-            f"read it again: forbear show {op.id}",
-            op.id,
-        )
-    return None
-
-
-def _not_offered(
-    op: Operation, case: Case, wish: Wish, holding: Holding | None, now: int
-) -> Refusal | None:
-    contract = holding.contract if holding is not None else None
-    offered = [str(offer.option) for offer in escalations.offers(op, case.reason, contract)]
-    if str(wish.option) not in offered:
-        return Refusal(
-            Code.OPTION_NOT_OFFERED,
-            f"{wish.option} is not offered for {case.reason}",
-            f"choose one of: {', '.join(offered)}",
-            op.id,
-        )
-    wrong = decisions.objection(wish, now)
-    if wrong is not None:
-        return Refusal(Code.INVALID_ARGUMENTS, wrong, "decide again with that option", op.id)
-    return None
-
-
-def _given(wish: Wish) -> dict[str, object]:
-    given = {
-        "extend_by": wish.extend_by,
-        "requests": wish.requests,
-        "until": wish.until,
-        "treat_as": wish.treat_as,
-        "reference": wish.reference,
-    }
-    return {name: value for name, value in given.items() if value is not None}

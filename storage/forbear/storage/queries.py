@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from forbear.rules.model import FINAL, Attempt, AuditEvent, Case, Kind, Operation, State
 from forbear.rules.ports import Outbound
 from forbear.storage import audit, rows
-from forbear.storage.ledger import outbound
+from forbear.storage.intents import outbound
 from forbear.storage.schema import (
     LIVE,
     attempts,
@@ -26,7 +26,7 @@ from forbear.storage.schema import (
     tasks,
 )
 
-_ACTIVE_FIRST = sa.case(
+_ACTIVE_FIRST: sa.ColumnElement[int] = sa.case(
     (operations.c.state.in_([str(state) for state in State if state in FINAL]), 1), else_=0
 )
 

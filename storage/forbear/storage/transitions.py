@@ -11,9 +11,11 @@ from sqlalchemy import Connection
 
 from forbear.rules import escalations
 from forbear.rules.contract import Action, Contract
+from forbear.rules.facts import facts_of
 from forbear.rules.lifecycle import advance
 from forbear.rules.model import (
     FINAL,
+    Attempt,
     Case,
     Certainty,
     Kind,
@@ -23,12 +25,11 @@ from forbear.rules.model import (
     State,
     WaitingFor,
 )
-from forbear.rules.reading import facts_of
-from forbear.rules.requests import render_text
+from forbear.rules.requests import link
 from forbear.rules.verdicts import Verdict
 from forbear.storage import audit, rows
 from forbear.storage.errors import LostUpdate
-from forbear.storage.schema import attempts, cases, operations, scopes
+from forbear.storage.schema import attempts, cases, operations
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +60,20 @@ _OPEN_ATTEMPT = sa.select(attempts).where(
 def load(connection: Connection, operation_id: str) -> Operation | None:
     row = connection.execute(_LOAD, {"id": operation_id}).mappings().first()
     return None if row is None else rows.operation(row)
+
+
+def must_load(connection: Connection, operation_id: str) -> Operation:
+    """The operation, which is known to be there."""
+    op = load(connection, operation_id)
+    if op is None:
+        raise LookupError(operation_id)
+    return op
+
+
+def open_attempt(connection: Connection, operation_id: str) -> Attempt | None:
+    """The attempt whose outcome nobody has stored yet."""
+    row = connection.execute(_OPEN_ATTEMPT, {"operation_id": operation_id}).mappings().first()
+    return None if row is None else rows.attempt(row)
 
 
 def open_case(connection: Connection, operation_id: str) -> Case | None:
@@ -96,9 +111,7 @@ def apply(
         changes |= {"next_at": None, "waiting_for": None, "once": None}
     changes |= {"state": state, "revision": op.revision + 1, "updated_at": now}
     _update(connection, op, changes)
-    after = load(connection, op.id)
-    if after is None:
-        raise LostUpdate(op.id)
+    after = must_load(connection, op.id)
 
     told: dict[str, object] = {"event": str(verdict.event), **verdict.story, **(body or {})}
     if verdict.reason is not None:
@@ -225,7 +238,7 @@ def case_text(
         where = send.path.text if send.path is not None else "the address of the answer"
         sent_as = f"{send.method} {where}"
         if holding.contract.console is not None and op.provider_job is not None:
-            console = render_text(holding.contract.console, facts_of(op, holding.contract))
+            console = link(holding.contract.console, facts_of(op, holding.contract))
     return escalations.case_text(
         op,
         reason,
@@ -255,31 +268,3 @@ def _close_case(
     if keep_approval is State.QUEUED:
         close = close.where(cases.c.reason != str(Reason.APPROVAL_REQUIRED))
     connection.execute(close.values(closed_at=now, closed_because=because))
-
-
-# --- scopes ---------------------------------------------------------------------------------
-
-
-def block_scope(connection: Connection, key: str, until: int, source: str, now: int) -> None:
-    """Admit nothing of a scope before `until`; an earlier end never shortens a later one."""
-    known = connection.execute(
-        sa.update(scopes)
-        .where(scopes.c.key == key)
-        .values(
-            next_allowed_at=sa.case(
-                (scopes.c.next_allowed_at < until, until), else_=scopes.c.next_allowed_at
-            ),
-            source=source,
-            updated_at=now,
-        )
-    ).rowcount
-    if known == 0:
-        connection.execute(
-            sa.insert(scopes),
-            {"key": key, "next_allowed_at": until, "source": source, "updated_at": now},
-        )
-
-
-def open_attempt_row(connection: Connection, operation_id: str) -> sa.RowMapping | None:
-    row = connection.execute(_OPEN_ATTEMPT, {"operation_id": operation_id}).mappings().first()
-    return row

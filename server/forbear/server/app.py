@@ -1,0 +1,120 @@
+"""The composition root: everything is built here, and nowhere else."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+
+from forbear.rules.ports import Clock, Random
+from forbear.server.artifacts import Artifacts
+from forbear.server.clock import SystemClock, SystemRandom
+from forbear.server.config import Settings
+from forbear.server.credentials import Credentials
+from forbear.server.providers import Contracts
+from forbear.server.upstream import Upstream
+from forbear.server.worker import Worker
+from forbear.storage.store import Store
+from forbear.tools.desk import Caller, Desk
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class App:
+    """One running process on a home."""
+
+    settings: Settings
+    store: Store
+    contracts: Contracts
+    desk: Desk
+    clock: Clock
+    random: Random
+
+
+def program_version() -> str:
+    try:
+        return version("forbear")
+    except PackageNotFoundError:
+        return "0"
+
+
+def open_store(
+    settings: Settings, clock: Clock | None = None, random: Random | None = None
+) -> Store:
+    """The store of a home, made if it is not there.
+
+    Raises:
+        StoreUnavailable, StoreTooNew
+    """
+    return Store(settings.home, clock or SystemClock(), random or SystemRandom())
+
+
+@asynccontextmanager
+async def running(
+    settings: Settings,
+    *,
+    role: str,
+    worker: bool,
+    clock: Clock | None = None,
+    random: Random | None = None,
+) -> AsyncIterator[App]:
+    """A process on a home, with a worker of its own if `worker`.
+
+    Raises:
+        StoreUnavailable, StoreTooNew
+    """
+    logging.basicConfig(stream=sys.stderr, level=settings.log)
+    clock, random = clock or SystemClock(), random or SystemRandom()
+    store = open_store(settings, clock, random)
+    try:
+        credentials = Credentials()
+        contracts = Contracts(settings.contracts, credentials, store.key)
+        caller = Caller(console=settings.console_url, resident=role == "worker")
+        desk = Desk(store, contracts, clock, random, caller)
+        app = App(settings, store, contracts, desk, clock, random)
+        if not worker:
+            yield app
+            return
+        async with Upstream(clock, contracts.target, credentials) as upstream:
+            artifacts = Artifacts(settings.home / "artifacts")
+            carrier = Worker(store, contracts, upstream, artifacts, clock, role=role)
+            async with _supervised(carrier.run):
+                yield app
+    finally:
+        await store.close()
+
+
+@asynccontextmanager
+async def _supervised(run: Callable[[], Awaitable[None]]) -> AsyncIterator[None]:
+    """Keep a task running beside the body: started again if it fails, stopped at the end."""
+
+    async def keep() -> None:
+        while True:
+            try:
+                await run()
+            except Exception:
+                _log.exception("the worker failed and starts again")
+                await asyncio.sleep(1)
+
+    task = asyncio.create_task(keep(), name="worker")
+    try:
+        yield
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
+async def serve_stdio(settings: Settings, *, worker: bool) -> None:
+    """Speak MCP on standard input and output until the client closes it."""
+    from forbear.tools.surface import build
+
+    async with running(settings, role="serve", worker=worker) as app:
+        server = build(app.desk, version=program_version(), client=app.store.liveness.owner)
+        await server.run_stdio_async()

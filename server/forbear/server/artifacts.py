@@ -1,0 +1,84 @@
+"""Results of jobs: small ones stand in the answer, large ones become files in `artifacts/`."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from forbear.rules.inert import inert
+
+INLINE = 16_000
+"""Bytes of text or JSON that stand in an answer."""
+
+PREVIEW = 500
+"""Characters of a larger text that stand in an answer."""
+
+_TEXTUAL = ("text/", "application/json", "application/xml", "application/x-ndjson")
+
+
+class Artifacts:
+    """The folder of result files of one home."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def keep(
+        self,
+        operation_id: str,
+        name: str,
+        content_type: str | None,
+        body: bytes,
+        *,
+        partial: bool,
+    ) -> Mapping[str, object]:
+        """The descriptor of a result; a file, if one is needed, is durable when this returns."""
+        kind = inert((content_type or "application/octet-stream").split(";")[0].strip(), 100)
+        result: dict[str, object] = {
+            "name": name,
+            "content_type": kind,
+            "bytes": len(body),
+            "sha256": hashlib.sha256(body).hexdigest(),
+            "partial": partial,
+        }
+        text = _text(kind, body)
+        if text is not None and len(body) <= INLINE:
+            return {**result, "inline": _parsed(kind, text), "truncated": False}
+        path = self._write(operation_id, body)
+        result |= {"file": str(path), "truncated": True}
+        if text is not None:
+            result["preview"] = text[:PREVIEW]
+        return result
+
+    def _write(self, operation_id: str, body: bytes) -> Path:
+        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        path, draft = self._folder / operation_id, self._folder / f".{operation_id}"
+        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(body)
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(path)
+        return path
+
+
+def _text(kind: str, body: bytes) -> str | None:
+    if not kind.startswith(_TEXTUAL) and not kind.endswith(("+json", "+xml")):
+        return None
+    try:
+        return body.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        return None
+
+
+def _parsed(kind: str, text: str) -> object:
+    """JSON as JSON where writing it again changes nothing of value, else the text."""
+    if "json" not in kind:
+        return text
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+    return value if json.dumps(value) == json.dumps(json.loads(text, parse_float=str)) else text

@@ -1,0 +1,88 @@
+"""Settings: environment over `config.toml` over defaults, checked once at start."""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from platformdirs import user_data_path
+
+DEFAULT_CONSOLE = "127.0.0.1:8377"
+
+
+class BadSettings(ValueError):
+    """A setting that cannot be used; the message names it and the fix."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Where things lie and how this process is reached."""
+
+    home: Path
+    console: str = DEFAULT_CONSOLE
+    """`host:port` of the web console."""
+    console_url: str = f"http://{DEFAULT_CONSOLE}"
+    """The public address used in links."""
+    operator_token: str | None = field(default=None, repr=False)
+    log: str = "WARNING"
+
+    @property
+    def contracts(self) -> Path:
+        return self.home / "contracts"
+
+    @staticmethod
+    def load(environment: Mapping[str, str] = os.environ) -> Settings:
+        """Read the settings of this process.
+
+        Raises:
+            BadSettings: an unreadable `config.toml` or a value out of its form.
+        """
+        home = Path(environment.get("FORBEAR_HOME") or user_data_path("forbear")).expanduser()
+        file = _read(home / "config.toml")
+
+        def setting(name: str) -> str | None:
+            value = environment.get(f"FORBEAR_{name.upper()}") or file.get(name)
+            if value is not None and not isinstance(value, str):
+                raise BadSettings(f"{home / 'config.toml'}: {name} must be a string")
+            return value
+
+        _check_database(setting("database_url"))
+        console = setting("console") or DEFAULT_CONSOLE
+        host, colon, port = console.rpartition(":")
+        if not colon or not host or not port.isdecimal():
+            raise BadSettings(f"FORBEAR_CONSOLE: {console!r} is not host:port")
+        return Settings(
+            home=home.absolute(),
+            console=console,
+            console_url=(setting("console_url") or f"http://{console}").rstrip("/"),
+            operator_token=setting("operator_token"),
+            log=_level(setting("log")),
+        )
+
+
+def _read(path: Path) -> Mapping[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise BadSettings(f"{path}: {error}") from error
+
+
+def _check_database(url: str | None) -> None:
+    if url is not None:
+        raise BadSettings(
+            "FORBEAR_DATABASE_URL: this version keeps its store in SQLite in FORBEAR_HOME; "
+            "unset it, or set FORBEAR_HOME to another folder"
+        )
+
+
+def _level(name: str | None) -> str:
+    level = (name or "WARNING").upper()
+    if level not in ("DEBUG", "INFO", "WARNING", "ERROR"):
+        raise BadSettings(f"FORBEAR_LOG: {name!r} is none of debug, info, warning, error")
+    return level

@@ -1,0 +1,136 @@
+"""The contracts of a home, as this process holds them: read, read again when changed, and usable."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+
+from forbear.rules.contract import Contract, ContractError
+from forbear.rules.contract_file import parse
+from forbear.server.credentials import Credential, Credentials, MissingCredential
+from forbear.server.upstream import Target
+from forbear.storage.transitions import Holding
+
+Stamp = tuple[int, int, int]
+"""Modification time, size and inode of a file: what tells that it changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    stamp: Stamp
+    contract: Contract | None
+    errors: tuple[ContractError, ...]
+
+
+class Contracts:
+    """All contract files of a folder. A broken one never takes the others down.
+
+    A file that became broken while the process runs stops its provider; nothing is sent on what a
+    person has taken back.
+    """
+
+    def __init__(self, folder: Path, credentials: Credentials, store_key: bytes) -> None:
+        self._folder = folder
+        self._credentials = credentials
+        self._store_key = store_key
+        self._files: dict[Path, _File] = {}
+        self.refresh()
+
+    def refresh(self) -> bool:
+        """Read what changed since the last time. True if anything did."""
+        found = {path: _stamp(path) for path in sorted(self._folder.glob("*.toml"))}
+        changed = {path for path in self._files if path not in found}
+        for path in changed:
+            del self._files[path]
+        for path, stamp in found.items():
+            known = self._files.get(path)
+            if stamp is not None and (known is None or known.stamp != stamp):
+                self._files[path] = _load(path, stamp)
+                changed.add(path)
+        return bool(changed)
+
+    def contracts(self) -> Mapping[str, Contract]:
+        by_name: dict[str, Contract] = {}
+        for file in self._files.values():
+            if file.contract is not None:
+                by_name.setdefault(file.contract.provider, file.contract)
+        return by_name
+
+    def errors(self) -> Mapping[str, Sequence[ContractError]]:
+        broken = {path.stem: file.errors for path, file in self._files.items() if file.errors}
+        return broken | self._named_twice()
+
+    def _named_twice(self) -> dict[str, Sequence[ContractError]]:
+        seen: dict[str, Path] = {}
+        twice: dict[str, Sequence[ContractError]] = {}
+        for path, file in self._files.items():
+            if file.contract is None:
+                continue
+            first = seen.setdefault(file.contract.provider, path)
+            if first != path:
+                name = file.contract.provider
+                problem = f"{first.name} already describes provider {name}"
+                fix = "give one of the two another `provider`"
+                twice[path.stem] = (ContractError(str(path), 1, "provider", problem, fix),)
+        return twice
+
+    def holding(self, provider: str, action: str) -> Holding | None:
+        contract = self.contracts().get(provider)
+        found = contract.action(action) if contract is not None else None
+        if contract is None or found is None:
+            return None
+        credential = self.credential(contract)
+        fingerprint = (
+            credential.fingerprint(self._store_key) if isinstance(credential, Credential) else None
+        )
+        return Holding(contract, found, fingerprint)
+
+    def credential(self, contract: Contract) -> Credential | MissingCredential:
+        """The credential of a provider as it is now."""
+        return self._credentials.resolve(contract.auth)
+
+    def target(self, provider: str, account: str) -> Target | None:
+        """What the sender must know of a provider and account."""
+        contract = self.contracts().get(provider)
+        if contract is None or contract.account.get("id", "default") != account:
+            return None
+        return Target(contract.base_url, contract.auth, contract.allow_hosts)
+
+    def bindings(self) -> list[str]:
+        """What this process can run now: bindings whose credential it holds."""
+        return [
+            action.binding
+            for contract in self.contracts().values()
+            if isinstance(self.credential(contract), Credential)
+            for action in (*contract.jobs.values(), *contract.calls.values())
+        ]
+
+
+def shipped(name: str) -> str | None:
+    """The text of a contract that comes with Forbear, for `use = "name"`."""
+    if not name.replace("-", "").replace("_", "").isalnum():
+        return None
+    file = resources.files("forbear.server") / "contracts" / f"{name}.toml"
+    return file.read_text(encoding="utf-8") if file.is_file() else None
+
+
+def _stamp(path: Path) -> Stamp | None:
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_mtime_ns, status.st_size, status.st_ino
+
+
+def _load(path: Path, stamp: Stamp) -> _File:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        problem = ContractError(str(path), 1, "file", str(error), "make it readable UTF-8 text")
+        return _File(stamp, None, (problem,))
+    parsed = parse(text, str(path), shipped)
+    if isinstance(parsed, Contract):
+        return _File(stamp, parsed, ())
+    return _File(stamp, None, tuple(parsed))

@@ -1,0 +1,156 @@
+"""Decisions of people, and ends on request: the transitions that no answer of a provider causes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy import Connection
+
+from forbear.rules import decisions, escalations
+from forbear.rules.decisions import Wish
+from forbear.rules.model import Case, Code, Operation, Refusal, State
+from forbear.storage import audit, rows
+from forbear.storage.schema import cases, operations
+from forbear.storage.transitions import (
+    Holding,
+    Ids,
+    apply,
+    load,
+    must_load,
+    open_attempt,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """What a decision made of its operation; with `dry_run`, what it would make."""
+
+    operation: Operation
+    case: Case
+
+
+def decide(
+    connection: Connection,
+    case_id: str,
+    revision: int,
+    wish: Wish,
+    holding: Holding | None,
+    by: Mapping[str, object],
+    now: int,
+    ids: Ids,
+    *,
+    dry_run: bool = False,
+) -> Decided | Refusal:
+    """Carry out a person's choice, once, on the facts that were shown (`revision`).
+
+    `by` says who decided and through which channel. The second of two decisions is refused.
+    """
+    row = connection.execute(sa.select(cases).where(cases.c.id == case_id)).mappings().first()
+    if row is None:
+        return Refusal(Code.UNKNOWN_OPERATION, f"no case {case_id}", "forbear inbox lists them")
+    case = rows.case(row)
+    op = must_load(connection, case.operation_id)
+    refusal = _not_decidable(case, revision, op) or _not_offered(op, case, wish, holding, now)
+    if refusal is not None:
+        return refusal
+    action = holding.action if holding is not None else None
+    verdict = decisions.grant(op, case.reason, wish, case.id, action, now)
+    if dry_run:
+        return Decided(replace(op, **fields(verdict.changes)), case)
+    decision = {"option": str(wish.option), "at": now, **_given(wish), **by}
+    connection.execute(
+        sa.update(cases)
+        .where(cases.c.id == case.id, cases.c.closed_at.is_(None))
+        .values(closed_at=now, closed_because="decided", decision=decision)
+    )
+    body = {"case": case.id, **decision}
+    code = audit.Code.DECIDED
+    after = apply(connection, op, verdict, code, now, ids, holding=holding, body=body)
+    return Decided(after, case)
+
+
+def drop(
+    connection: Connection,
+    operation_id: str,
+    why: str,
+    holding: Holding | None,
+    now: int,
+    ids: Ids,
+) -> Operation | None:
+    """End an operation without another request.
+
+    While an attempt is open only its owner changes the state, so the wish is left on the row and
+    counts when the outcome is known: an effect is kept, a retry is not made. What may have been
+    applied is never dropped: it stays until it is known.
+    """
+    op = load(connection, operation_id)
+    if op is None or op.final:
+        return op
+    if open_attempt(connection, operation_id) is not None:
+        connection.execute(
+            sa.update(operations).where(operations.c.id == op.id).values(pending={"end": why})
+        )
+        audit.append(connection, op.id, now, audit.Code.END_ASKED, {"why": why})
+        return must_load(connection, operation_id)
+    if op.state is State.UNCLEAR or (
+        op.state is State.ESCALATED and not escalations.may_send_again(op)
+    ):
+        return op
+    verdict = decisions.discard(op, why)
+    return apply(connection, op, verdict, audit.Code.DROPPED, now, ids, holding=holding)
+
+
+def fields(changes: Mapping[str, object]) -> dict[str, Any]:
+    """Those changes that are fields of an operation."""
+    return {name: value for name, value in changes.items() if name in Operation.__slots__}
+
+
+def _not_decidable(case: Case, revision: int, op: Operation) -> Refusal | None:
+    if case.closed_at is not None:
+        told = case.closed_because or "closed"
+        return Refusal(
+            Code.NOT_ALLOWED_IN_STATE,
+            f"case {case.id} is closed ({told}); the operation is {op.state}",
+            f"forbear show {op.id}",
+            op.id,
+        )
+    if case.revision != revision:
+        return Refusal(
+            Code.NOT_ALLOWED_IN_STATE,
+            f"case {case.id} changed since it was shown (revision {case.revision})",
+            f"read it again: forbear show {op.id}",
+            op.id,
+        )
+    return None
+
+
+def _not_offered(
+    op: Operation, case: Case, wish: Wish, holding: Holding | None, now: int
+) -> Refusal | None:
+    contract = holding.contract if holding is not None else None
+    offered = [str(offer.option) for offer in escalations.offers(op, case.reason, contract)]
+    if str(wish.option) not in offered:
+        return Refusal(
+            Code.OPTION_NOT_OFFERED,
+            f"{wish.option} is not offered for {case.reason}",
+            f"choose one of: {', '.join(offered)}",
+            op.id,
+        )
+    wrong = decisions.objection(wish, now)
+    if wrong is not None:
+        return Refusal(Code.INVALID_ARGUMENTS, wrong, "decide again with that option", op.id)
+    return None
+
+
+def _given(wish: Wish) -> dict[str, object]:
+    given = {
+        "extend_by": wish.extend_by,
+        "requests": wish.requests,
+        "until": wish.until,
+        "treat_as": wish.treat_as,
+        "reference": wish.reference,
+    }
+    return {name: value for name, value in given.items() if value is not None}

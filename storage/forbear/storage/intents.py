@@ -1,0 +1,107 @@
+"""What makes an operation's identity in the store: its key, its intent, its stored request."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy import Connection
+
+from forbear.rules.model import Budget, Operation
+from forbear.rules.ports import Outbound
+from forbear.storage import rows
+from forbear.storage.schema import operations, requests, tasks
+
+
+def by_key(connection: Connection, op: Operation) -> Operation | None:
+    if op.key is None:
+        return None
+    row = (
+        connection.execute(
+            sa.select(operations).where(
+                operations.c.principal == op.principal,
+                operations.c.provider == op.provider,
+                operations.c.account == op.account,
+                operations.c.action == op.action,
+                operations.c.key == op.key,
+            )
+        )
+        .mappings()
+        .first()
+    )
+    return None if row is None else rows.operation(row)
+
+
+def same_intent(connection: Connection, op: Operation) -> list[Operation]:
+    found = connection.execute(
+        sa.select(operations)
+        .where(operations.c.intent == op.intent, operations.c.kind == str(op.kind))
+        .order_by(operations.c.number.desc())
+        .limit(50)
+    ).mappings()
+    return [rows.operation(row) for row in found]
+
+
+def inherit(op: Operation, earlier: Operation) -> Operation:
+    """Used failures of an attempt without effect go on counting (section 1, rule 5)."""
+
+    def carried(name: str) -> Budget:
+        own: Budget = getattr(op, name)
+        before: Budget = getattr(earlier, name)
+        return replace(own, used=min(before.used, max(0, own.max - 1)))
+
+    return replace(
+        op,
+        transport_failures=carried("transport_failures"),
+        rate_limited=carried("rate_limited"),
+        wait=carried("wait"),
+    )
+
+
+def add_task(connection: Connection, operation_id: str, task: str) -> bool:
+    known = connection.execute(
+        sa.select(tasks.c.task).where(tasks.c.operation_id == operation_id, tasks.c.task == task)
+    ).first()
+    if known is None:
+        connection.execute(sa.insert(tasks), {"operation_id": operation_id, "task": task})
+    return known is None
+
+
+def plain(request: Outbound) -> dict[str, object]:
+    return {
+        "method": request.method,
+        "url": request.url,
+        "headers": [list(pair) for pair in request.headers],
+        "authenticate": request.authenticate,
+        "allow_hosts": list(request.allow_hosts),
+        "from_answer": request.from_answer,
+        "max_bytes": request.max_bytes,
+        "timeout": request.timeout,
+        "fresh_connection": request.fresh_connection,
+    }
+
+
+def stored_request(connection: Connection, operation_id: str) -> Outbound:
+    """The request of an operation exactly as it was accepted and shown."""
+    row = connection.execute(
+        sa.select(requests).where(requests.c.operation_id == operation_id)
+    ).one()
+    return outbound(row.request, row.body)
+
+
+def outbound(plain: Mapping[str, Any], body: bytes | None) -> Outbound:
+    """A stored request as a value."""
+    return Outbound(
+        method=plain["method"],
+        url=plain["url"],
+        headers=tuple((name, value) for name, value in plain["headers"]),
+        body=body,
+        authenticate=plain["authenticate"],
+        allow_hosts=tuple(plain["allow_hosts"]),
+        from_answer=plain["from_answer"],
+        max_bytes=plain["max_bytes"],
+        timeout=plain["timeout"],
+        fresh_connection=plain["fresh_connection"],
+    )

@@ -1,0 +1,52 @@
+"""Which processes live and what they can run; what dead ones leave behind."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import sqlalchemy as sa
+from sqlalchemy import Connection
+
+from forbear.storage.liveness import Liveness
+from forbear.storage.schema import operations, processes
+
+
+def register(
+    connection: Connection, owner: str, role: str, pid: int, bindings: Sequence[str], now: int
+) -> None:
+    """Say that a process lives and what it can run; repeated as a heartbeat."""
+    known = {"role": role, "pid": pid, "seen_at": now, "bindings": list(bindings)}
+    mine = processes.c.owner == owner
+    if not connection.execute(sa.update(processes).where(mine).values(**known)).rowcount:
+        values = {"owner": owner, "started_at": now, **known}
+        connection.execute(sa.insert(processes), values)
+
+
+def unregister(connection: Connection, owner: str) -> None:
+    connection.execute(sa.delete(processes).where(processes.c.owner == owner))
+
+
+def holds(connection: Connection, binding: str, liveness: Liveness) -> bool:
+    """Whether any living process can run operations of this binding."""
+    return any(
+        binding in row.bindings and liveness.alive(row.owner)
+        for row in connection.execute(sa.select(processes))
+    )
+
+
+def recover(connection: Connection, liveness: Liveness, now: int) -> int:
+    """Make due what dead processes held, and forget them. Returns how many operations that are."""
+    owners = connection.execute(sa.select(processes.c.owner)).scalars()
+    dead = [owner for owner in owners if not liveness.alive(owner)]
+    if dead:
+        connection.execute(sa.delete(processes).where(processes.c.owner.in_(dead)))
+    leased = sa.select(operations.c.lease_owner).where(operations.c.lease_owner.is_not(None))
+    holders = connection.execute(leased.distinct()).scalars()
+    gone = [owner for owner in holders if owner is not None and not liveness.alive(owner)]
+    if not gone:
+        return 0
+    return connection.execute(
+        sa.update(operations)
+        .where(operations.c.lease_owner.in_(gone), operations.c.next_at > now)
+        .values(next_at=now)
+    ).rowcount

@@ -1,0 +1,797 @@
+"""The use cases behind the tools: each writes one short transaction and waits for news.
+
+Nothing is sent from here. A worker of this or another process carries what is due, also when the
+caller is gone; cancelling a call loses nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from forbear.rules import identity
+from forbear.rules.contract import Action, ClassLimits, Contract, Job, Request
+from forbear.rules.facts import Facts, facts_of
+from forbear.rules.labels import label
+from forbear.rules.model import (
+    Budget,
+    Certainty,
+    Code,
+    Kind,
+    Operation,
+    Priority,
+    Refusal,
+    State,
+    Step,
+)
+from forbear.rules.ports import Clock, Outbound, Random
+from forbear.rules.requests import RenderError, link, render
+from forbear.rules.sameness import Duplicate, KeyConflict
+from forbear.storage.errors import StoreError
+from forbear.storage.ledger import Accepted, Draft
+from forbear.storage.store import Store
+from forbear.storage.transitions import Holding
+from forbear.tools import catalogue, refusals, story
+from forbear.tools.book import Book
+from forbear.tools.desk_port import Page, Report
+from forbear.tools.record import Record
+
+OWN_DEADLINE = 900_000
+"""Deadline of a result fetch or a cancellation, ms (behaviour.md, section 3)."""
+
+PATIENCE = 8
+"""Waits in a row without news after which the answer is `nothing_new`."""
+
+PAGE = 16_000
+"""Characters of a stored text result in one answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who asks, and where their people decide."""
+
+    principal: str = "local"
+    console: str = "http://127.0.0.1:8377"
+    resident: bool = False
+    """This process goes on when its client closes."""
+
+
+class Desk:
+    """The tools' use cases on one store."""
+
+    def __init__(
+        self, store: Store, book: Book, clock: Clock, random: Random, caller: Caller
+    ) -> None:
+        self._store = store
+        self._book = book
+        self._clock = clock
+        self._random = random
+        self._caller = caller
+        self._patience: dict[tuple[str, str], tuple[object, int, int]] = {}
+
+    # --- reading ----------------------------------------------------------------------------
+
+    async def list_actions(
+        self,
+        *,
+        provider: str | None,
+        action: str | None,
+        query: str | None,
+        cursor: str | None,
+        limit: int,
+        client: str,
+    ) -> Mapping[str, Any] | Refusal:
+        del client
+        if provider is None:
+            return catalogue.listing(self._book, query=query, cursor=cursor, limit=limit)
+        found = self._contract(provider)
+        if isinstance(found, Refusal):
+            return found
+        return catalogue.details(self._book, found, action=action, query=query)
+
+    async def operation_status(
+        self,
+        operation_id: str | None,
+        *,
+        state: State | None,
+        provider: str | None,
+        task: str | None,
+        cursor: str | None,
+        limit: int,
+        timeline: bool,
+        client: str,
+    ) -> Record | Page | Refusal:
+        del client
+        try:
+            if operation_id is not None:
+                op = await self._own(operation_id)
+                return op if isinstance(op, Refusal) else await self.record(op, story_told=timeline)
+            after = _read_cursor(cursor)
+            found = await self._store.read.find(
+                principal=self._caller.principal,
+                state=None if state is None else str(state),
+                provider=provider,
+                task=task,
+                after=after,
+                limit=limit + 1,
+            )
+            records = [await self.record(op) for op in found[:limit]]
+            return records, _write_cursor(found[limit - 1]) if len(found) > limit else None
+        except StoreError:
+            return refusals.store_unavailable()
+
+    async def record(
+        self,
+        op: Operation,
+        *,
+        joined: bool = False,
+        advice: str | None = None,
+        story_told: bool = False,
+        spare_waits: int | None = None,
+    ) -> Record:
+        """Everything there is to show of an operation now."""
+        read = self._store.read
+        case = await read.open_case(op.id)
+        contract = self._book.contracts().get(op.provider)
+        action = contract.action(op.action) if contract is not None else None
+        job = action if isinstance(action, Job) else None
+        console = None
+        if contract is not None and contract.console is not None and op.provider_job is not None:
+            console = link(contract.console, facts_of(op, contract))
+        events = await read.events_of(op.id) if story_told else []
+        return Record(
+            operation=op,
+            as_of=self._clock.now().wall,
+            tasks=await read.tasks_of(op.id),
+            case=case,
+            decide_at=None if case is None else f"{self._caller.console}/escalations/{case.id}",
+            joined=joined,
+            advice=advice,
+            allowed_actions=_allowed(op, job),
+            watched_until_client_closes=not op.final and not await self._watched(op),
+            results=tuple(job.results) if job is not None and op.kind is Kind.JOB else (),
+            console=console,
+            usual_end=op.expected_at,
+            spare_waits=spare_waits,
+            timeline=story.lines(events),
+            receipt=story.receipt(events) if story_told else None,
+        )
+
+    async def _watched(self, op: Operation) -> bool:
+        if self._caller.resident:
+            return True
+        now = self._clock.now().wall
+        return any(
+            process.role == "worker"
+            and op.binding in process.bindings
+            and now - process.seen_at < 60_000
+            for process in await self._store.read.processes()
+        )
+
+    async def _own(self, operation_id: str) -> Operation | Refusal:
+        op = await self._store.read.operation(operation_id)
+        if op is None or op.principal != self._caller.principal:
+            return refusals.unknown_operation(operation_id)
+        return op
+
+    # --- waiting ----------------------------------------------------------------------------
+
+    async def check_status(
+        self, operation_id: str, *, wait_seconds: float, client: str, report: Report | None
+    ) -> Record | Refusal:
+        """Wait for news; never causes a request that the schedule would not make."""
+        try:
+            op = await self._own(operation_id)
+            if isinstance(op, Refusal):
+                return op
+            seen, waits, since = self._patience.get((client, op.id), (None, 0, 0))
+            if seen is not None and await self._news(op) == seen:
+                if waits >= PATIENCE and not op.final:
+                    return self._nothing_new(op, waits + 1, since)
+                if not op.final and op.state is not State.ESCALATED:
+                    op = await self._wait_for_news(op, seen, wait_seconds, report)
+            return await self._answer(op, client)
+        except StoreError:
+            return refusals.store_unavailable()
+
+    async def _answer(
+        self, op: Operation, client: str, *, joined: bool = False, advice: str | None = None
+    ) -> Record:
+        """The record, counting the waits of this client that brought no news."""
+        now = self._clock.now().wall
+        news = await self._news(op)
+        seen, waits, since = self._patience.get((client, op.id), (None, 0, now))
+        waits, since = (waits + 1, since) if seen == news else (0, now)
+        self._patience[client, op.id] = (news, waits, since)
+        return await self.record(op, joined=joined, advice=advice, spare_waits=waits)
+
+    async def _news(self, op: Operation) -> object:
+        case = await self._store.read.open_case(op.id)
+        return (
+            op.state,
+            op.provider_state,
+            op.progress,
+            None if case is None else (case.id, case.revision),
+            op.result is None,
+        )
+
+    async def _wait_for_news(
+        self, op: Operation, seen: object, seconds: float, report: Report | None
+    ) -> Operation:
+        async def is_news(now: Operation) -> bool:
+            return await self._news(now) != seen
+
+        return await self._wait(op, seconds, is_news, report)
+
+    async def _wait_until(
+        self,
+        op: Operation,
+        seconds: float,
+        report: Report | None,
+        done: Callable[[Operation], bool],
+    ) -> Operation:
+        async def is_done(now: Operation) -> bool:
+            return done(now)
+
+        return await self._wait(op, seconds, is_done, report)
+
+    async def _wait(
+        self,
+        op: Operation,
+        seconds: float,
+        done: Callable[[Operation], Any],
+        report: Report | None,
+    ) -> Operation:
+        """Read the operation again at each change until `done` or until the time is over."""
+        over = asyncio.ensure_future(self._clock.sleep(seconds))
+        revision = op.revision
+        try:
+            while True:
+                news = asyncio.ensure_future(self._store.news.wait())
+                current = await self._store.read.operation(op.id)
+                op = current if current is not None else op
+                if await done(op):
+                    news.cancel()
+                    return op
+                if report is not None and op.revision != revision:
+                    revision = op.revision
+                    await report(await self.record(op))
+                await asyncio.wait({news, over}, return_when=asyncio.FIRST_COMPLETED)
+                news.cancel()
+                if over.done():
+                    latest = await self._store.read.operation(op.id)
+                    return latest if latest is not None else op
+        finally:
+            over.cancel()
+
+    def _nothing_new(self, op: Operation, waits: int, since: int) -> Refusal:
+        now = self._clock.now().wall
+        minutes = max(1, round((now - since) / 60_000))
+        return refusals.nothing_new(op.id, waits, minutes, op.next_at, now)
+
+    # --- jobs -------------------------------------------------------------------------------
+
+    async def submit_job(
+        self,
+        *,
+        provider: str,
+        job: str,
+        arguments: Mapping[str, Any],
+        purpose: str | None,
+        task: str | None,
+        idempotency_key: str | None,
+        depends_on: tuple[str, ...],
+        deadline_seconds: int | None,
+        max_status_requests: int | None,
+        useful_for_seconds: int | None,
+        priority: Priority,
+        wait_seconds: float,
+        client: str,
+        report: Report | None,
+    ) -> Record | Refusal:
+        """Store, check and queue a job once; then wait for the submission's answer."""
+        contract = self._contract(provider)
+        if isinstance(contract, Refusal):
+            return contract
+        action = contract.jobs.get(job)
+        if action is None:
+            return catalogue.no_such_job(contract, job)
+        wrong = catalogue.objections(contract, action, arguments)
+        if wrong is not None:
+            return wrong
+        try:
+            for needed in depends_on:
+                other = await self._own(needed)
+                if isinstance(other, Refusal):
+                    return other
+                if other.state is not State.SUCCEEDED:
+                    return refusals.not_ready(other.id)
+            holding = self._book.holding(provider, job)
+            if holding is None or holding.credential is None:
+                return refusals.credential_missing(provider)
+            bounds = _bounds(action, deadline_seconds, max_status_requests, useful_for_seconds)
+            blank = self._blank(holding, action.send, priority, purpose, idempotency_key)
+            op = _job_operation(blank, contract, action, arguments, bounds)
+            op = replace(
+                op,
+                intent=identity.intent_digest(
+                    self._store.key,
+                    provider,
+                    op.account,
+                    job,
+                    action.send.method,
+                    arguments,
+                    action.identity,
+                ),
+            )
+            request = self._render(contract, action.send, op)
+            if isinstance(request, Refusal):
+                return request
+            draft = Draft(
+                operation=replace(op, request_digest=_digest(request, action)),
+                request=request,
+                deadline=bounds.deadline,
+                useful_for=bounds.useful_for,
+                approve_within=action.approve_within if _needs_approval(action.send) else None,
+                repeat=action.repeat,
+                repeat_window=action.repeat_window,
+                task=task,
+            )
+            accepted = await self._accept(draft, holding)
+            if isinstance(accepted, Refusal):
+                return accepted
+            op = await self._wait_until(
+                accepted.operation, wait_seconds, report, _submission_answered
+            )
+            advice = _ignored_limits(bounds) if accepted.joined else bounds.advice
+            return await self._answer(op, client, joined=accepted.joined, advice=advice)
+        except StoreError:
+            return refusals.store_unavailable()
+
+    async def fetch_result(
+        self,
+        operation_id: str,
+        *,
+        name: str | None,
+        offset: int | None,
+        wait_seconds: float,
+        client: str,
+        report: Report | None,
+    ) -> Record | Refusal:
+        """An operation of its own, refused before the job's validated success."""
+        try:
+            op = await self._own(operation_id)
+            if isinstance(op, Refusal):
+                return op
+            if op.kind is Kind.RESULT:
+                return await self._page(op, offset, wait_seconds, client, report)
+            fetch = self._result_request(op, name)
+            if isinstance(fetch, Refusal):
+                return fetch
+            holding, request, result_name = fetch
+            blank = self._blank(holding, request, op.priority, None, None)
+            draft = self._follow_up(op, blank, Kind.RESULT, request, holding, result_name)
+            if isinstance(draft, Refusal):
+                return draft
+            accepted = await self._accept(draft, holding)
+            if isinstance(accepted, Refusal):
+                return accepted
+            return await self._page(
+                accepted.operation, offset, wait_seconds, client, report, joined=accepted.joined
+            )
+        except StoreError:
+            return refusals.store_unavailable()
+
+    def _result_request(
+        self, op: Operation, name: str | None
+    ) -> tuple[Holding, Request, str] | Refusal:
+        """The contract's request for a result of this job, if its state allows one."""
+        holding = self._book.holding(op.provider, op.action)
+        action = holding.action if holding is not None else None
+        if op.kind is not Kind.JOB or not op.final:
+            return refusals.not_ready(op.id)
+        if holding is None or not isinstance(action, Job) or not action.results:
+            return self._not_allowed("fetch_result", op, None)
+        if op.state is State.SUCCEEDED and "fetch_result" not in action.success.then:
+            return self._not_allowed("fetch_result", op, action)
+        chosen = name or next(iter(action.results))
+        request = action.results.get(chosen)
+        if request is None:
+            known = ", ".join(action.results)
+            call = f'fetch_result(operation_id="{op.id}", name="{next(iter(action.results))}")'
+            return refusals.invalid_arguments([f"/name: no result {chosen}; has {known}"], call)
+        if str(op.state) not in request.when:
+            return self._not_allowed("fetch_result", op, action)
+        return holding, request, chosen
+
+    async def _page(
+        self,
+        op: Operation,
+        offset: int | None,
+        wait_seconds: float,
+        client: str,
+        report: Report | None,
+        *,
+        joined: bool = False,
+    ) -> Record:
+        op = await self._wait_until(op, wait_seconds, report, _at_rest)
+        if op.result is not None and offset:
+            op = replace(op, result=await self._text_from(op, op.result, offset))
+        return await self._answer(op, client, joined=joined)
+
+    async def _text_from(
+        self, op: Operation, result: Mapping[str, Any], offset: int
+    ) -> Mapping[str, Any]:
+        """The stored text from a character on, at most one page of it."""
+        answer = await self._store.read.last_answer(op.id)
+        text = "" if answer is None else answer[1].decode("utf-8", "replace")
+        part = text[offset : offset + PAGE]
+        more = offset + PAGE < len(text)
+        kept = {key: value for key, value in result.items() if key not in ("preview", "inline")}
+        return {**kept, "inline": part, "offset": offset, "truncated": more}
+
+    async def cancel_job(
+        self,
+        operation_id: str,
+        *,
+        reason: str,
+        wait_seconds: float,
+        client: str,
+        report: Report | None,
+    ) -> Record | Refusal:
+        """Ask the provider to stop a job; one that was not sent yet is dropped without a request."""
+        try:
+            op = await self._own(operation_id)
+            if isinstance(op, Refusal):
+                return op
+            holding = self._book.holding(op.provider, op.action)
+            job = holding.action if holding is not None else None
+            if op.state in (State.QUEUED, State.DELAYED):
+                ledger, why = self._store.ledger, f"cancelled by the agent: {reason}"
+                dropped = await self._store.write(lambda c: ledger.drop(c, op.id, why, holding))
+                return await self._answer(dropped or op, client)
+            if not _cancellable(op) or holding is None or not isinstance(job, Job):
+                return self._not_allowed("cancel_job", op, job if isinstance(job, Job) else None)
+            if job.cancel is None:
+                return self._not_allowed("cancel_job", op, job)
+            accepted = await self.cancel_at_provider(op, holding, job.cancel, reason)
+            if isinstance(accepted, Refusal):
+                return accepted
+            asked = await self._wait_until(accepted.operation, wait_seconds, report, _at_rest)
+            return await self._answer(asked, client, joined=accepted.joined)
+        except StoreError:
+            return refusals.store_unavailable()
+
+    async def cancel_at_provider(
+        self,
+        op: Operation,
+        holding: Holding,
+        request: Request,
+        reason: str,
+        authorisation: str | None = None,
+    ) -> Accepted | Refusal:
+        """Queue the cancel operation of a job; `authorisation` is the case that approved it."""
+        blank = self._blank(holding, request, op.priority, reason, None)
+        draft = self._follow_up(op, blank, Kind.CANCEL, request, holding, None)
+        if isinstance(draft, Refusal):
+            return draft
+        if authorisation is not None:
+            approved = replace(draft.operation, authorisation=authorisation)
+            draft = replace(draft, operation=approved, approve_within=None)
+        return await self._accept(draft, holding)
+
+    # --- making operations ------------------------------------------------------------------
+
+    def _contract(self, provider: str) -> Contract | Refusal:
+        contracts = self._book.contracts()
+        if provider in contracts:
+            return contracts[provider]
+        errors = self._book.errors().get(provider)
+        if errors:
+            return refusals.contract_error(provider, f"{errors[0].file}:{errors[0].line}")
+        return refusals.unknown_provider(provider, sorted(contracts))
+
+    def _not_allowed(self, tool: str, op: Operation, job: Job | None) -> Refusal:
+        return refusals.not_allowed_in_state(tool, op.id, op.state, _allowed(op, job))
+
+    async def _accept(self, draft: Draft, holding: Holding) -> Accepted | Refusal:
+        ledger = self._store.ledger
+        outcome = await self._store.write(lambda c: ledger.accept(c, draft, holding))
+        match outcome:
+            case Accepted():
+                return outcome
+            case KeyConflict(known):
+                return refusals.key_conflict(known.id)
+            case Duplicate(known, own):
+                now = self._clock.now().wall
+                shown = known.id if own else None
+                return refusals.possible_duplicate(shown, known.state, known.created_at, now)
+
+    def _render(self, contract: Contract, request: Request, op: Operation) -> Outbound | Refusal:
+        try:
+            return render(contract, request, facts_of(op, contract), timeout=op.timeout)
+        except RenderError as error:
+            return refusals.invalid_arguments([f"/arguments: {error}"], "the same call")
+
+    def _follow_up(
+        self,
+        job: Operation,
+        blank: Operation,
+        kind: Kind,
+        request: Request,
+        holding: Holding,
+        result_name: str | None,
+    ) -> Draft | Refusal:
+        """The draft of a result fetch or a cancellation of `job`."""
+        contract, action = holding.contract, holding.action
+        what = {Kind.RESULT: f"result of {job.action}", Kind.CANCEL: f"cancel {job.action}"}[kind]
+        op = replace(
+            blank,
+            action=job.action,
+            kind=kind,
+            parent_id=job.id,
+            result_name=result_name,
+            label=f"{'Result of' if kind is Kind.RESULT else 'Cancel'}: {job.label or job.action}",
+            intent=identity.intent_digest(
+                self._store.key,
+                job.provider,
+                job.account,
+                what,
+                request.method,
+                {"job": job.id, "result": result_name},
+                None,
+            ),
+            timeout=min(request.timeout, OWN_DEADLINE // 2),
+            **_class_budgets(contract.classes[request.request_class]),
+        )
+        try:
+            facts = facts_of(op, contract, job)
+            outbound = render(contract, request, facts, timeout=op.timeout)
+        except RenderError as error:
+            return Refusal(Code.EGRESS_REFUSED, str(error), "Report it to the user.", job.id)
+        return Draft(
+            operation=replace(op, request_digest=_digest(outbound, action)),
+            request=outbound,
+            deadline=OWN_DEADLINE,
+            useful_for=None,
+            approve_within=action.approve_within if _needs_approval(request) else None,
+            repeat="join",
+            repeat_window=action.repeat_window,
+            task=None,
+        )
+
+    def _blank(
+        self,
+        holding: Holding,
+        request: Request,
+        priority: Priority,
+        purpose: str | None,
+        key: str | None,
+    ) -> Operation:
+        """A new operation with nothing done yet; the ledger sets the times."""
+        none = Budget(0, 0)
+        idempotency = holding.action.idempotency
+        wire_key = None
+        if idempotency is not None and request is holding.action.send:
+            token = self._random.token(32)
+            wire_key = identity.wire_key(idempotency.format, idempotency.max_length, token)
+        return Operation(
+            id=f"op_{self._random.token(16)}",
+            number=0,
+            principal=self._caller.principal,
+            provider=holding.contract.provider,
+            account=holding.contract.account.get("id", "default"),
+            action=holding.action.name,
+            kind=Kind.JOB,
+            request_class=request.request_class,
+            priority=priority,
+            label=None,
+            purpose=purpose,
+            arguments={},
+            intent="",
+            key=key,
+            ref=f"fb_{self._random.token(16)}",
+            wire_key=wire_key,
+            binding=holding.action.binding,
+            request_digest="",
+            parent_id=None,
+            superseded_by=None,
+            result_name=None,
+            authorisation="contract",
+            deadline_at=0,
+            useful_until=None,
+            approve_by=None,
+            approve_deadline=None,
+            timeout=request.timeout,
+            status_requests=none,
+            transport_failures=none,
+            rate_limited=none,
+            attempts=none,
+            wait=none,
+            lookups=none,
+            extensions=none,
+            state=State.QUEUED,
+            step=Step.SEND,
+            revision=1,
+            created_at=0,
+            updated_at=0,
+            next_at=None,
+            delay=None,
+            delay_source=None,
+            waiting_for=None,
+            sent_at=None,
+            accepted_at=None,
+            observed_at=None,
+            parsed=0,
+            provider_job=None,
+            provider_state=None,
+            terminal_seen=False,
+            progress=None,
+            progress_at=None,
+            take={},
+            certainty=Certainty.NOT_SENT,
+            http_status=None,
+            http_at=None,
+            provider_request_id=None,
+            sent=False,
+            answered=False,
+            provider_expiry_at=None,
+            expected_at=None,
+            failure=None,
+            result=None,
+            validated=None,
+            notices=(),
+            treat={},
+            once=None,
+            pending=None,
+            lease_owner=None,
+            lease_boot=None,
+            lease_until=None,
+            fence=0,
+        )
+
+
+# --- limits ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """The limits of one job: the contract's, tightened by the agent, never widened."""
+
+    deadline: int
+    status_requests: int
+    useful_for: int | None
+    advice: str | None
+    asked: tuple[str, ...]
+
+
+def _bounds(
+    job: Job, deadline: int | None, status_requests: int | None, useful_for: int | None
+) -> Bounds:
+    told: list[str] = []
+    limits = job.limits
+
+    def tightened(name: str, wanted: int | None, most: int) -> int:
+        if wanted is None or wanted <= most:
+            return most if wanted is None else wanted
+        told.append(f"{name} lowered to the contract's {most}")
+        return most
+
+    seconds = tightened("deadline_seconds", deadline, limits.deadline // 1_000)
+    requests = tightened("max_status_requests", status_requests, limits.max_status_requests)
+    useful = limits.useful_for
+    if useful_for is not None:
+        most = useful_for if useful is None else useful // 1_000
+        useful = tightened("useful_for_seconds", useful_for, most) * 1_000
+    asked = [
+        name
+        for name, value in (
+            ("deadline_seconds", deadline),
+            ("max_status_requests", status_requests),
+            ("useful_for_seconds", useful_for),
+        )
+        if value is not None
+    ]
+    length = limits.deadline if deadline is None else min(seconds * 1_000, limits.deadline)
+    return Bounds(length, requests, useful, "; ".join(told) or None, tuple(asked))
+
+
+def _ignored_limits(bounds: Bounds) -> str | None:
+    if not bounds.asked:
+        return None
+    return f"ignored, the running operation keeps its own: {', '.join(bounds.asked)}"
+
+
+def _class_budgets(limits: ClassLimits) -> dict[str, Any]:
+    return {
+        "attempts": Budget(0, limits.max_attempts),
+        "wait": Budget(0, limits.max_wait),
+        "transport_failures": Budget(0, 5),
+        "rate_limited": Budget(0, 3),
+    }
+
+
+def _job_operation(
+    blank: Operation,
+    contract: Contract,
+    job: Job,
+    arguments: Mapping[str, Any],
+    bounds: Bounds,
+) -> Operation:
+    limits = job.limits
+    budgets = _class_budgets(contract.classes[job.send.request_class]) | {
+        "status_requests": Budget(0, bounds.status_requests),
+        "transport_failures": Budget(0, limits.max_transport_failures),
+        "rate_limited": Budget(0, limits.max_rate_limited),
+        "lookups": Budget(0, job.lookup.max_lookups if job.lookup is not None else 0),
+        "extensions": Budget(0, limits.extension.times),
+    }
+    facts = Facts(arguments=arguments, account={**contract.account, "id": blank.account})
+    return replace(
+        blank,
+        label=job.title if job.label is None else label(job.label, facts),
+        arguments=dict(arguments),
+        timeout=max(1, min(job.send.timeout, bounds.deadline // 2)),
+        **budgets,
+    )
+
+
+def _digest(request: Outbound, action: Action) -> str:
+    return identity.request_digest(request, action.section)
+
+
+def _needs_approval(request: Request) -> bool:
+    """Only `none` needs no person; a `free` amount is still asked about by this version."""
+    return request.approval.mode != "none"
+
+
+# --- states ---------------------------------------------------------------------------------
+
+
+def _submission_answered(op: Operation) -> bool:
+    """The submission is over, or waits for something that a caller's wait cannot bring."""
+    if op.approve_by is not None:
+        return True
+    return op.state not in (State.QUEUED, State.SENDING)
+
+
+def _at_rest(op: Operation) -> bool:
+    return op.final or op.state is State.ESCALATED or op.approve_by is not None
+
+
+def _cancellable(op: Operation) -> bool:
+    return (
+        op.kind is Kind.JOB
+        and op.provider_job is not None
+        and op.state in (State.WAITING, State.ESCALATED)
+    )
+
+
+def _allowed(op: Operation, job: Job | None) -> tuple[str, ...]:
+    """Tools that would do something for an operation in its state (behaviour.md, section 5)."""
+    allowed: list[str] = []
+    if not op.final:
+        allowed.append("check_status")
+    if op.kind is Kind.JOB and job is not None:
+        if any(str(op.state) in request.when for request in job.results.values()):
+            allowed.append("fetch_result")
+        if op.state in (State.QUEUED, State.DELAYED) or (
+            job.cancel is not None and _cancellable(op)
+        ):
+            allowed.append("cancel_job")
+    return tuple(allowed)
+
+
+def _write_cursor(op: Operation) -> str:
+    return f"{1 if op.final else 0}.{op.number}"
+
+
+def _read_cursor(cursor: str | None) -> tuple[int, int] | None:
+    if not cursor:
+        return None
+    rank, _, number = cursor.partition(".")
+    if rank not in ("0", "1") or not number.isdecimal():
+        return None
+    return int(rank), int(number)
