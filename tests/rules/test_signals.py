@@ -622,6 +622,16 @@ def test_a_result_need_not_be_json(body: bytes, headers: dict[str, str]) -> None
     assert on_result(reply(200, body, headers)).meaning is Meaning.DONE
 
 
+def test_a_result_is_parsed_only_where_the_contract_reads_it() -> None:
+    not_ready = Match(((parse_pointer("/status"), Condition(values=("pending",))),))
+    job = ruled(Rule(Means.RETRY_LATER, on=frozenset({"result"}), match=not_ready))
+    pending = reply(200, '{"status":"pending"}')
+    assert on_result(pending, job).meaning is Meaning.RETRY_LATER
+    assert on_result(pending).meaning is Meaning.DONE
+    failed = on_result(reply(422, '{"error":{"code":"X"}}'))
+    assert (failed.meaning, failed.failure_code) == (Meaning.REJECTED, "X")
+
+
 def test_a_result_that_says_json_and_was_cut_is_no_answer() -> None:
     cut = reply(200, '{"rows":[1,2', {"Content-Type": "application/json"}, framed=False)
     assert on_result(cut).meaning is Meaning.NO_ANSWER

@@ -55,10 +55,10 @@ JOINT = " · "
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A complete reply with its body as JSON: `MISSING` if empty, `UNREADABLE` if it is none."""
+    """A reply with its body as JSON: `MISSING` if empty or unread, `UNREADABLE` if it is none."""
 
     reply: Reply
-    body: Json
+    body: Json = MISSING
     problem: str | None = None
     """Why the body could not be read."""
 
@@ -70,7 +70,7 @@ class Answer:
 def answer_of(reply: Reply) -> Answer:
     """Decode a reply's body once, keeping the reason where it is no JSON."""
     if not reply.body:
-        return Answer(reply, MISSING)
+        return Answer(reply)
     try:
         return Answer(reply, decode(reply.body, reply.header("Content-Type")))
     except Unreadable as error:

@@ -24,7 +24,7 @@ from forbear.rules.evidence import View
 from forbear.rules.facts import Facts
 from forbear.rules.model import Certainty, JobClass, RequestClass
 from forbear.rules.ports import Reply
-from forbear.rules.reading import Reading
+from forbear.rules.reading import Answer, Reading
 from forbear.rules.timing import Hint as Hint
 from forbear.rules.timing import RetryAfter as RetryAfter
 from forbear.rules.values import Gap, media_type, says_json
@@ -125,7 +125,8 @@ def read(
     """
     if not reply.sent:
         return Signal(Meaning.NOT_SENT, Certainty.NOT_SENT, fault=reply.fault)
-    view = View(reading.answer_of(reply), contract, action, request, facts, now)
+    answer = reading.answer_of(reply) if _body_counts(reply, action, request) else Answer(reply)
+    view = View(answer, contract, action, request, facts, now)
     if not reply.complete or reply.status is None:
         return _no_answer(view, reply.fault)
     rule = reading.rule_for(action.rules, request.name, facts.age(now), view.answer, facts)
@@ -142,9 +143,28 @@ def read(
             return _answered(view)
 
 
+def _body_counts(reply: Reply, action: Action, request: Request) -> bool:
+    """Whether anything is read from the body. A result that is only kept is not parsed: it may be
+    large, and it is whatever the provider made.
+    """
+    if request.name != "result" or not _is_good(reply.status or 0, request):
+        return True
+    may_be_cut = _is_unframed(reply) and says_json(reply.header("Content-Type"))
+    matched = any(
+        rule.match is not None
+        and (rule.on is None or request.name in rule.on)
+        and (rule.http is None or reply.status in rule.http)
+        for rule in action.rules
+    )
+    return may_be_cut or matched or _reads_body(_own_sources(request))
+
+
 def _is_ok(view: View) -> bool:
-    ok = view.request.ok
-    return 200 <= view.status <= 299 if ok is None else view.status in ok
+    return _is_good(view.status, view.request)
+
+
+def _is_good(status: int, request: Request) -> bool:
+    return 200 <= status <= 299 if request.ok is None else status in request.ok
 
 
 def _say(view: View, meaning: Meaning, certainty: Certainty) -> Signal:
@@ -399,12 +419,8 @@ def _answered(view: View) -> Signal:
 def _checked(view: View, good: Meaning) -> Signal:
     """`good`, if the body can be read where it must be, echoes ours and has what is required."""
     request = view.request
-    sources = (
-        *(source for _, source in request.take),
-        *(one.at for one in (*request.require, *request.require_any)),
-        *(source for source, _ in request.echo),
-    )
-    broken = _unusable_body(view, needs_body=_reads_body(sources) or request.name == "lookup")
+    needs_body = _reads_body(_own_sources(request)) or request.name == "lookup"
+    broken = _unusable_body(view, needs_body=needs_body)
     if broken is not None:
         return broken
     wrong = reading.foreign(request.echo, view.answer, view.facts)
@@ -455,6 +471,14 @@ def _invalid(view: View, problem: str) -> Signal:
 
 def _reads_body(sources: Iterable[Source]) -> bool:
     return any(isinstance(source, Pointer) for source in sources)
+
+
+def _own_sources(request: Request) -> tuple[Source, ...]:
+    return (
+        *(source for _, source in request.take),
+        *(one.at for one in (*request.require, *request.require_any)),
+        *(source for source, _ in request.echo),
+    )
 
 
 def _success_sources(job: Job) -> tuple[Source, ...]:
