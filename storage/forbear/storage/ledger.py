@@ -431,7 +431,7 @@ class Ledger:
         now = self._clock.now().wall
         permit = reserved.permit
         outcome = _outcome(reply)
-        facts = _evidence(reply, signal)
+        facts = _evidence(reserved.operation, reply, signal)
         mine = connection.execute(
             sa.update(attempts)
             .where(attempts.c.id == permit.attempt_id, attempts.c.closed_at.is_(None))
@@ -655,18 +655,20 @@ def _outcome(reply: Reply) -> str:
     return "answered" if reply.complete else "no_answer"
 
 
-_KEPT = 1_000_000
+_KEPT = 65_536
 """Bytes of an answer's body that are stored."""
 
 
-def _evidence(reply: Reply, signal: Signal) -> dict[str, object]:
+def _evidence(op: Operation, reply: Reply, signal: Signal) -> dict[str, object]:
+    # A body that only says "still running" is not worth its space; a result is an artifact.
+    kept = signal.meaning is not Meaning.WAITING and op.kind is not Kind.RESULT
     return {
         "certainty": str(signal.certainty),
         "status": reply.status,
         "provider_request_id": signal.provider_request_id,
         "note": reply.detail or reply.fault,
         "headers": [list(pair) for pair in reply.headers] or None,
-        "body": reply.body[:_KEPT] or None,
+        "body": (reply.body[:_KEPT] or None) if kept else None,
     }
 
 

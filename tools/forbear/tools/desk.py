@@ -9,31 +9,26 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
-from forbear.rules import identity
-from forbear.rules.contract import Action, ClassLimits, Contract, Job, Request
-from forbear.rules.facts import Facts, facts_of
-from forbear.rules.labels import label
+from forbear.rules.contract import Contract, Job, Request
+from forbear.rules.facts import facts_of
 from forbear.rules.model import (
-    Budget,
-    Certainty,
-    Code,
     Kind,
     Operation,
     Priority,
     Refusal,
     State,
-    Step,
 )
-from forbear.rules.ports import Clock, Outbound, Random
-from forbear.rules.requests import RenderError, link, render
+from forbear.rules.ports import Clock, Random
+from forbear.rules.requests import link
 from forbear.rules.sameness import Duplicate, KeyConflict
 from forbear.storage.errors import StoreError
 from forbear.storage.ledger import Accepted, Draft
 from forbear.storage.store import Store
 from forbear.storage.transitions import Holding
-from forbear.tools import catalogue, refusals, story
+from forbear.tools import catalogue, drafts, refusals, story
 from forbear.tools.book import Book
 from forbear.tools.desk_port import Page, Report
 from forbear.tools.record import Record
@@ -67,8 +62,8 @@ class Desk:
         self._store = store
         self._book = book
         self._clock = clock
-        self._random = random
         self._caller = caller
+        self._drafter = drafts.Drafter(store.key, random, caller.principal)
         self._patience: dict[tuple[str, str], tuple[object, int, int]] = {}
 
     # --- reading ----------------------------------------------------------------------------
@@ -311,41 +306,28 @@ class Desk:
             holding = self._book.holding(provider, job)
             if holding is None or holding.credential is None:
                 return refusals.credential_missing(provider)
-            bounds = _bounds(action, deadline_seconds, max_status_requests, useful_for_seconds)
-            blank = self._blank(holding, action.send, priority, purpose, idempotency_key)
-            op = _job_operation(blank, contract, action, arguments, bounds)
-            op = replace(
-                op,
-                intent=identity.intent_digest(
-                    self._store.key,
-                    provider,
-                    op.account,
-                    job,
-                    action.send.method,
-                    arguments,
-                    action.identity,
-                ),
+            bounds = drafts.bounds(
+                action, deadline_seconds, max_status_requests, useful_for_seconds
             )
-            request = self._render(contract, action.send, op)
-            if isinstance(request, Refusal):
-                return request
-            draft = Draft(
-                operation=replace(op, request_digest=_digest(request, action)),
-                request=request,
-                deadline=bounds.deadline,
-                useful_for=bounds.useful_for,
-                approve_within=action.approve_within if _needs_approval(action.send) else None,
-                repeat=action.repeat,
-                repeat_window=action.repeat_window,
+            draft = self._drafter.submission(
+                holding,
+                action,
+                arguments,
+                bounds,
+                purpose=purpose,
+                key=idempotency_key,
+                priority=priority,
                 task=task,
             )
+            if isinstance(draft, Refusal):
+                return draft
             accepted = await self._accept(draft, holding)
             if isinstance(accepted, Refusal):
                 return accepted
             op = await self._wait_until(
                 accepted.operation, wait_seconds, report, _submission_answered
             )
-            advice = _ignored_limits(bounds) if accepted.joined else bounds.advice
+            advice = drafts.ignored(bounds) if accepted.joined else bounds.advice
             return await self._answer(op, client, joined=accepted.joined, advice=advice)
         except StoreError:
             return refusals.store_unavailable()
@@ -371,8 +353,7 @@ class Desk:
             if isinstance(fetch, Refusal):
                 return fetch
             holding, request, result_name = fetch
-            blank = self._blank(holding, request, op.priority, None, None)
-            draft = self._follow_up(op, blank, Kind.RESULT, request, holding, result_name)
+            draft = self._drafter.follow_up(op, Kind.RESULT, request, holding, name=result_name)
             if isinstance(draft, Refusal):
                 return draft
             accepted = await self._accept(draft, holding)
@@ -417,20 +398,20 @@ class Desk:
         joined: bool = False,
     ) -> Record:
         op = await self._wait_until(op, wait_seconds, report, _at_rest)
-        if op.result is not None and offset:
-            op = replace(op, result=await self._text_from(op, op.result, offset))
+        if op.result is not None and offset is not None:
+            op = replace(op, result=await self._text_from(op.result, offset))
         return await self._answer(op, client, joined=joined)
 
-    async def _text_from(
-        self, op: Operation, result: Mapping[str, Any], offset: int
-    ) -> Mapping[str, Any]:
+    async def _text_from(self, result: Mapping[str, Any], offset: int) -> Mapping[str, Any]:
         """The stored text from a character on, at most one page of it."""
-        answer = await self._store.read.last_answer(op.id)
-        text = "" if answer is None else answer[1].decode("utf-8", "replace")
-        part = text[offset : offset + PAGE]
+        if "file" not in result or "preview" not in result:
+            return result
+        body = await asyncio.to_thread(Path(result["file"]).read_bytes)
+        text = body.decode("utf-8-sig", "replace")
+        rest = {key: value for key, value in result.items() if key != "preview"}
         more = offset + PAGE < len(text)
-        kept = {key: value for key, value in result.items() if key not in ("preview", "inline")}
-        return {**kept, "inline": part, "offset": offset, "truncated": more}
+        part = text[offset : offset + PAGE]
+        return {**rest, "inline": part, "offset": offset, "truncated": more}
 
     async def cancel_job(
         self,
@@ -441,7 +422,7 @@ class Desk:
         client: str,
         report: Report | None,
     ) -> Record | Refusal:
-        """Ask the provider to stop a job; one that was not sent yet is dropped without a request."""
+        """Ask the provider to stop a job; one not sent yet is dropped without a request."""
         try:
             op = await self._own(operation_id)
             if isinstance(op, Refusal):
@@ -473,8 +454,7 @@ class Desk:
         authorisation: str | None = None,
     ) -> Accepted | Refusal:
         """Queue the cancel operation of a job; `authorisation` is the case that approved it."""
-        blank = self._blank(holding, request, op.priority, reason, None)
-        draft = self._follow_up(op, blank, Kind.CANCEL, request, holding, None)
+        draft = self._drafter.follow_up(op, Kind.CANCEL, request, holding, purpose=reason)
         if isinstance(draft, Refusal):
             return draft
         if authorisation is not None:
@@ -508,243 +488,6 @@ class Desk:
                 now = self._clock.now().wall
                 shown = known.id if own else None
                 return refusals.possible_duplicate(shown, known.state, known.created_at, now)
-
-    def _render(self, contract: Contract, request: Request, op: Operation) -> Outbound | Refusal:
-        try:
-            return render(contract, request, facts_of(op, contract), timeout=op.timeout)
-        except RenderError as error:
-            return refusals.invalid_arguments([f"/arguments: {error}"], "the same call")
-
-    def _follow_up(
-        self,
-        job: Operation,
-        blank: Operation,
-        kind: Kind,
-        request: Request,
-        holding: Holding,
-        result_name: str | None,
-    ) -> Draft | Refusal:
-        """The draft of a result fetch or a cancellation of `job`."""
-        contract, action = holding.contract, holding.action
-        what = {Kind.RESULT: f"result of {job.action}", Kind.CANCEL: f"cancel {job.action}"}[kind]
-        op = replace(
-            blank,
-            action=job.action,
-            kind=kind,
-            parent_id=job.id,
-            result_name=result_name,
-            label=f"{'Result of' if kind is Kind.RESULT else 'Cancel'}: {job.label or job.action}",
-            intent=identity.intent_digest(
-                self._store.key,
-                job.provider,
-                job.account,
-                what,
-                request.method,
-                {"job": job.id, "result": result_name},
-                None,
-            ),
-            timeout=min(request.timeout, OWN_DEADLINE // 2),
-            **_class_budgets(contract.classes[request.request_class]),
-        )
-        try:
-            facts = facts_of(op, contract, job)
-            outbound = render(contract, request, facts, timeout=op.timeout)
-        except RenderError as error:
-            return Refusal(Code.EGRESS_REFUSED, str(error), "Report it to the user.", job.id)
-        return Draft(
-            operation=replace(op, request_digest=_digest(outbound, action)),
-            request=outbound,
-            deadline=OWN_DEADLINE,
-            useful_for=None,
-            approve_within=action.approve_within if _needs_approval(request) else None,
-            repeat="join",
-            repeat_window=action.repeat_window,
-            task=None,
-        )
-
-    def _blank(
-        self,
-        holding: Holding,
-        request: Request,
-        priority: Priority,
-        purpose: str | None,
-        key: str | None,
-    ) -> Operation:
-        """A new operation with nothing done yet; the ledger sets the times."""
-        none = Budget(0, 0)
-        idempotency = holding.action.idempotency
-        wire_key = None
-        if idempotency is not None and request is holding.action.send:
-            token = self._random.token(32)
-            wire_key = identity.wire_key(idempotency.format, idempotency.max_length, token)
-        return Operation(
-            id=f"op_{self._random.token(16)}",
-            number=0,
-            principal=self._caller.principal,
-            provider=holding.contract.provider,
-            account=holding.contract.account.get("id", "default"),
-            action=holding.action.name,
-            kind=Kind.JOB,
-            request_class=request.request_class,
-            priority=priority,
-            label=None,
-            purpose=purpose,
-            arguments={},
-            intent="",
-            key=key,
-            ref=f"fb_{self._random.token(16)}",
-            wire_key=wire_key,
-            binding=holding.action.binding,
-            request_digest="",
-            parent_id=None,
-            superseded_by=None,
-            result_name=None,
-            authorisation="contract",
-            deadline_at=0,
-            useful_until=None,
-            approve_by=None,
-            approve_deadline=None,
-            timeout=request.timeout,
-            status_requests=none,
-            transport_failures=none,
-            rate_limited=none,
-            attempts=none,
-            wait=none,
-            lookups=none,
-            extensions=none,
-            state=State.QUEUED,
-            step=Step.SEND,
-            revision=1,
-            created_at=0,
-            updated_at=0,
-            next_at=None,
-            delay=None,
-            delay_source=None,
-            waiting_for=None,
-            sent_at=None,
-            accepted_at=None,
-            observed_at=None,
-            parsed=0,
-            provider_job=None,
-            provider_state=None,
-            terminal_seen=False,
-            progress=None,
-            progress_at=None,
-            take={},
-            certainty=Certainty.NOT_SENT,
-            http_status=None,
-            http_at=None,
-            provider_request_id=None,
-            sent=False,
-            answered=False,
-            provider_expiry_at=None,
-            expected_at=None,
-            failure=None,
-            result=None,
-            validated=None,
-            notices=(),
-            treat={},
-            once=None,
-            pending=None,
-            lease_owner=None,
-            lease_boot=None,
-            lease_until=None,
-            fence=0,
-        )
-
-
-# --- limits ---------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Bounds:
-    """The limits of one job: the contract's, tightened by the agent, never widened."""
-
-    deadline: int
-    status_requests: int
-    useful_for: int | None
-    advice: str | None
-    asked: tuple[str, ...]
-
-
-def _bounds(
-    job: Job, deadline: int | None, status_requests: int | None, useful_for: int | None
-) -> Bounds:
-    told: list[str] = []
-    limits = job.limits
-
-    def tightened(name: str, wanted: int | None, most: int) -> int:
-        if wanted is None or wanted <= most:
-            return most if wanted is None else wanted
-        told.append(f"{name} lowered to the contract's {most}")
-        return most
-
-    seconds = tightened("deadline_seconds", deadline, limits.deadline // 1_000)
-    requests = tightened("max_status_requests", status_requests, limits.max_status_requests)
-    useful = limits.useful_for
-    if useful_for is not None:
-        most = useful_for if useful is None else useful // 1_000
-        useful = tightened("useful_for_seconds", useful_for, most) * 1_000
-    asked = [
-        name
-        for name, value in (
-            ("deadline_seconds", deadline),
-            ("max_status_requests", status_requests),
-            ("useful_for_seconds", useful_for),
-        )
-        if value is not None
-    ]
-    length = limits.deadline if deadline is None else min(seconds * 1_000, limits.deadline)
-    return Bounds(length, requests, useful, "; ".join(told) or None, tuple(asked))
-
-
-def _ignored_limits(bounds: Bounds) -> str | None:
-    if not bounds.asked:
-        return None
-    return f"ignored, the running operation keeps its own: {', '.join(bounds.asked)}"
-
-
-def _class_budgets(limits: ClassLimits) -> dict[str, Any]:
-    return {
-        "attempts": Budget(0, limits.max_attempts),
-        "wait": Budget(0, limits.max_wait),
-        "transport_failures": Budget(0, 5),
-        "rate_limited": Budget(0, 3),
-    }
-
-
-def _job_operation(
-    blank: Operation,
-    contract: Contract,
-    job: Job,
-    arguments: Mapping[str, Any],
-    bounds: Bounds,
-) -> Operation:
-    limits = job.limits
-    budgets = _class_budgets(contract.classes[job.send.request_class]) | {
-        "status_requests": Budget(0, bounds.status_requests),
-        "transport_failures": Budget(0, limits.max_transport_failures),
-        "rate_limited": Budget(0, limits.max_rate_limited),
-        "lookups": Budget(0, job.lookup.max_lookups if job.lookup is not None else 0),
-        "extensions": Budget(0, limits.extension.times),
-    }
-    facts = Facts(arguments=arguments, account={**contract.account, "id": blank.account})
-    return replace(
-        blank,
-        label=job.title if job.label is None else label(job.label, facts),
-        arguments=dict(arguments),
-        timeout=max(1, min(job.send.timeout, bounds.deadline // 2)),
-        **budgets,
-    )
-
-
-def _digest(request: Outbound, action: Action) -> str:
-    return identity.request_digest(request, action.section)
-
-
-def _needs_approval(request: Request) -> bool:
-    """Only `none` needs no person; a `free` amount is still asked about by this version."""
-    return request.approval.mode != "none"
 
 
 # --- states ---------------------------------------------------------------------------------

@@ -1,0 +1,310 @@
+"""New operations as values: every field set, nothing stored, no time read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from forbear.rules import identity
+from forbear.rules.contract import ClassLimits, Contract, Job, Request
+from forbear.rules.facts import Facts, facts_of
+from forbear.rules.labels import label
+from forbear.rules.model import (
+    Budget,
+    Certainty,
+    Code,
+    Kind,
+    Operation,
+    Priority,
+    Refusal,
+    State,
+    Step,
+)
+from forbear.rules.ports import Random
+from forbear.rules.requests import RenderError, render
+from forbear.storage.ledger import Draft
+from forbear.storage.transitions import Holding
+from forbear.tools import refusals
+
+OWN_DEADLINE = 900_000
+"""Deadline of a result fetch or a cancellation, ms (behaviour.md, section 3)."""
+
+OWN_TRANSPORT_FAILURES = 5
+OWN_RATE_LIMITED = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """The limits of one job: the contract's, tightened by the agent, never widened."""
+
+    deadline: int
+    status_requests: int
+    useful_for: int | None
+    advice: str | None
+    asked: tuple[str, ...]
+    """Names of the limits that the agent gave."""
+
+
+def bounds(
+    job: Job, deadline: int | None, status_requests: int | None, useful_for: int | None
+) -> Bounds:
+    """`deadline` and `useful_for` in seconds. What was above the contract's is named in advice."""
+    told: list[str] = []
+    limits = job.limits
+
+    def tightened(name: str, wanted: int | None, most: int) -> int:
+        if wanted is None or wanted <= most:
+            return most if wanted is None else wanted
+        told.append(f"{name} lowered to the contract's {most}")
+        return most
+
+    seconds = tightened("deadline_seconds", deadline, limits.deadline // 1_000)
+    requests = tightened("max_status_requests", status_requests, limits.max_status_requests)
+    useful = limits.useful_for
+    if useful_for is not None:
+        most = useful_for if useful is None else useful // 1_000
+        useful = tightened("useful_for_seconds", useful_for, most) * 1_000
+    given = {
+        "deadline_seconds": deadline,
+        "max_status_requests": status_requests,
+        "useful_for_seconds": useful_for,
+    }
+    return Bounds(
+        deadline=limits.deadline if deadline is None else min(seconds * 1_000, limits.deadline),
+        status_requests=requests,
+        useful_for=useful,
+        advice="; ".join(told) or None,
+        asked=tuple(name for name, value in given.items() if value is not None),
+    )
+
+
+def ignored(asked: Bounds) -> str | None:
+    """Advice for one who joined: the operation keeps its own limits."""
+    if not asked.asked:
+        return None
+    return f"ignored, the running operation keeps its own: {', '.join(asked.asked)}"
+
+
+class Drafter:
+    """Makes drafts for one principal on one store."""
+
+    def __init__(self, store_key: bytes, random: Random, principal: str) -> None:
+        self._store_key = store_key
+        self._random = random
+        self._principal = principal
+
+    def submission(
+        self,
+        holding: Holding,
+        job: Job,
+        arguments: Mapping[str, Any],
+        limits: Bounds,
+        *,
+        purpose: str | None,
+        key: str | None,
+        priority: Priority,
+        task: str | None,
+    ) -> Draft | Refusal:
+        """The draft of a job's submission."""
+        contract = holding.contract
+        op = _job_operation(self._blank(holding, job.send), contract, job, arguments, limits)
+        op = replace(op, purpose=purpose, key=key, priority=priority)
+        intent = identity.intent_digest(
+            self._store_key,
+            op.provider,
+            op.account,
+            job.name,
+            job.send.method,
+            arguments,
+            job.identity,
+        )
+        try:
+            facts = facts_of(op, contract)
+            request = render(contract, job.send, facts, timeout=op.timeout)
+        except RenderError as error:
+            return refusals.invalid_arguments([f"/arguments: {error}"], "the same call")
+        digest = identity.request_digest(request, job.section)
+        return Draft(
+            operation=replace(op, intent=intent, request_digest=digest),
+            request=request,
+            deadline=limits.deadline,
+            useful_for=limits.useful_for,
+            approve_within=job.approve_within if _needs_approval(job.send) else None,
+            repeat=job.repeat,
+            repeat_window=job.repeat_window,
+            task=task,
+        )
+
+    def follow_up(
+        self,
+        job: Operation,
+        kind: Kind,
+        request: Request,
+        holding: Holding,
+        *,
+        name: str | None = None,
+        purpose: str | None = None,
+    ) -> Draft | Refusal:
+        """The draft of a result fetch or a cancellation of `job`."""
+        contract, action = holding.contract, holding.action
+        what = {Kind.RESULT: "Result of", Kind.CANCEL: "Cancel"}[kind]
+        intent = identity.intent_digest(
+            self._store_key,
+            job.provider,
+            job.account,
+            f"{what} {job.action}",
+            request.method,
+            {"job": job.id, "result": name},
+            None,
+        )
+        op = replace(
+            self._blank(holding, request),
+            kind=kind,
+            priority=job.priority,
+            purpose=purpose,
+            parent_id=job.id,
+            result_name=name,
+            label=f"{what}: {job.label or job.action}",
+            intent=intent,
+            timeout=min(request.timeout, OWN_DEADLINE // 2),
+            **_class_budgets(contract.classes[request.request_class]),
+        )
+        try:
+            facts = facts_of(op, contract, job)
+            outbound = render(contract, request, facts, timeout=op.timeout)
+        except RenderError as error:
+            return Refusal(Code.EGRESS_REFUSED, str(error), "Report it to the user.", job.id)
+        digest = identity.request_digest(outbound, action.section)
+        return Draft(
+            operation=replace(op, request_digest=digest),
+            request=outbound,
+            deadline=OWN_DEADLINE,
+            useful_for=None,
+            approve_within=action.approve_within if _needs_approval(request) else None,
+            repeat="join",
+            repeat_window=action.repeat_window,
+            task=None,
+        )
+
+    def _blank(self, holding: Holding, request: Request) -> Operation:
+        """A new operation with nothing done yet; the ledger sets the times."""
+        none = Budget(0, 0)
+        idempotency = holding.action.idempotency
+        wire_key = None
+        if idempotency is not None and request is holding.action.send:
+            token = self._random.token(32)
+            wire_key = identity.wire_key(idempotency.format, idempotency.max_length, token)
+        return Operation(
+            id=f"op_{self._random.token(16)}",
+            number=0,
+            principal=self._principal,
+            provider=holding.contract.provider,
+            account=holding.contract.account.get("id", "default"),
+            action=holding.action.name,
+            kind=Kind.JOB,
+            request_class=request.request_class,
+            priority=Priority.INTERACTIVE,
+            label=None,
+            purpose=None,
+            arguments={},
+            intent="",
+            key=None,
+            ref=f"fb_{self._random.token(16)}",
+            wire_key=wire_key,
+            binding=holding.action.binding,
+            request_digest="",
+            parent_id=None,
+            superseded_by=None,
+            result_name=None,
+            authorisation="contract",
+            deadline_at=0,
+            useful_until=None,
+            approve_by=None,
+            approve_deadline=None,
+            timeout=request.timeout,
+            status_requests=none,
+            transport_failures=none,
+            rate_limited=none,
+            attempts=none,
+            wait=none,
+            lookups=none,
+            extensions=none,
+            state=State.QUEUED,
+            step=Step.SEND,
+            revision=1,
+            created_at=0,
+            updated_at=0,
+            next_at=None,
+            delay=None,
+            delay_source=None,
+            waiting_for=None,
+            sent_at=None,
+            accepted_at=None,
+            observed_at=None,
+            parsed=0,
+            provider_job=None,
+            provider_state=None,
+            terminal_seen=False,
+            progress=None,
+            progress_at=None,
+            take={},
+            certainty=Certainty.NOT_SENT,
+            http_status=None,
+            http_at=None,
+            provider_request_id=None,
+            sent=False,
+            answered=False,
+            provider_expiry_at=None,
+            expected_at=None,
+            failure=None,
+            result=None,
+            validated=None,
+            notices=(),
+            treat={},
+            once=None,
+            pending=None,
+            lease_owner=None,
+            lease_boot=None,
+            lease_until=None,
+            fence=0,
+        )
+
+
+def _class_budgets(limits: ClassLimits) -> dict[str, Any]:
+    return {
+        "attempts": Budget(0, limits.max_attempts),
+        "wait": Budget(0, limits.max_wait),
+        "transport_failures": Budget(0, OWN_TRANSPORT_FAILURES),
+        "rate_limited": Budget(0, OWN_RATE_LIMITED),
+    }
+
+
+def _job_operation(
+    blank: Operation,
+    contract: Contract,
+    job: Job,
+    arguments: Mapping[str, Any],
+    limits: Bounds,
+) -> Operation:
+    stated = job.limits
+    budgets = _class_budgets(contract.classes[job.send.request_class]) | {
+        "status_requests": Budget(0, limits.status_requests),
+        "transport_failures": Budget(0, stated.max_transport_failures),
+        "rate_limited": Budget(0, stated.max_rate_limited),
+        "lookups": Budget(0, job.lookup.max_lookups if job.lookup is not None else 0),
+        "extensions": Budget(0, stated.extension.times),
+    }
+    facts = Facts(arguments=arguments, account={**contract.account, "id": blank.account})
+    return replace(
+        blank,
+        label=job.title if job.label is None else label(job.label, facts),
+        arguments=dict(arguments),
+        timeout=max(1, min(job.send.timeout, limits.deadline // 2)),
+        **budgets,
+    )
+
+
+def _needs_approval(request: Request) -> bool:
+    """Only `none` needs no person; a `free` amount is still asked about by this version."""
+    return request.approval.mode != "none"
