@@ -43,7 +43,7 @@ from forbear.rules.model import (
     WaitingFor,
 )
 from forbear.rules.ports import Clock, Moment, Outbound, Permit, Random, Reply
-from forbear.rules.requests import render
+from forbear.rules.requests import RenderError, render
 from forbear.rules.signals import Meaning, Signal
 from forbear.rules.verdicts import Verdict, after_attempt, stop
 from forbear.storage import audit, deciding, register, roster, rows
@@ -248,8 +248,14 @@ class Ledger:
         scope: Scope,
         holding: Holding,
         now: Moment,
-    ) -> Reserved:
+    ) -> Reserved | bool:
         parent = load(connection, op.parent_id) if op.parent_id is not None else None
+        try:
+            request = self._request(connection, op, holding, parent, admitted)
+        except RenderError as error:
+            stopped = stop(Reason.INTEGRATION_FAILURE, why=str(error))
+            self._apply(connection, op, stopped, audit.Code.ENDED, now.wall, holding)
+            return True
         number = _attempts_so_far(connection, op.id) + 1
         trigger = _trigger(op, number)
         changes: dict[str, object] = {"fence": op.fence + 1, "next_at": now.wall + admitted.lease}
@@ -288,7 +294,6 @@ class Ledger:
                 "scope": key,
             },
         )
-        request = self._request(connection, after, holding, parent, admitted)
         connection.execute(
             sa.insert(attempts),
             {
