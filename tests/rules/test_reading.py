@@ -8,7 +8,7 @@ from dataclasses import replace
 from decimal import Decimal
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from tests.rules.answering import CONTRACT, FACTS, NOW, reply, rows
 
@@ -70,6 +70,8 @@ def as_text(value: Json) -> Json:
 
 
 @given(documents)
+@example(5e-324)
+@example(1.7976931348623157e308)
 def test_a_document_is_read_as_it_was_written(document: Json) -> None:
     assert decode(json.dumps(document).encode()) == as_text(document)
     assert decode(b"\xef\xbb\xbf" + json.dumps(document, ensure_ascii=False).encode()) == (

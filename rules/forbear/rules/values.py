@@ -109,7 +109,8 @@ def _number(text: str) -> Number:
     if len(text) > MAX_NUMBER:
         raise Unreadable(f"a number has more than {MAX_NUMBER} characters")
     _, _, exponent = text.lower().partition("e")
-    if exponent and (len(exponent) > 4 or abs(Decimal(text).adjusted()) > 308):
+    # A double reaches from 4.9e-324 to 1.8e308.
+    if exponent and (len(exponent) > 4 or not -324 <= Decimal(text).adjusted() <= 308):
         raise Unreadable("a number is out of range")
     return Number(text)
 
