@@ -8,7 +8,7 @@ every pointer is parsed, every template names something that exists. Durations a
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
@@ -480,6 +480,12 @@ class Auth:
     scope: str | None = None
     exec: tuple[str, ...] | None = None
     """The argument list where the secret is an `exec:` reference."""
+
+    def narrowed(self, secret: str) -> Auth:
+        """The same way in with another secret; `basic` takes it as its password."""
+        if self.scheme == "basic":
+            return replace(self, password=secret)
+        return replace(self, secret=secret)
 
 
 @dataclass(frozen=True, slots=True)

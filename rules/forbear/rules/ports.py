@@ -45,8 +45,10 @@ class Outbound:
     body: bytes | None = None
     authenticate: bool = True
     """Whether the provider's credential goes on this request."""
+    secret: str | None = None
+    """Reference of a narrower secret for this request, in place of the provider's own."""
     allow_hosts: tuple[str, ...] = ()
-    """Hosts beside the base URL's origin, as the contract writes them."""
+    """Hosts that the request itself names, beside the base URL's origin and the contract's."""
     from_answer: bool = False
     """The URL came out of a provider answer, so it must pass the same-origin or allow-list rule."""
     max_bytes: int = 1_000_000

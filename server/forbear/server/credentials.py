@@ -12,7 +12,7 @@ import hmac
 import os
 import re
 import stat
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -59,10 +59,18 @@ class Credential:
         Changes when the value of an `env:` reference or a literal part of basic changes; rotation
         behind a `file:` reference keeps it.
         """
-        parts = b"".join(
-            len(part).to_bytes(4, "big") + part for part in (text.encode() for text in self._bound)
-        )
-        return hmac.new(store_key, b"credential\0" + parts, hashlib.sha256).hexdigest()
+        return _digest(store_key, b"credential\0", self._bound)
+
+    def version(self, store_key: bytes) -> str:
+        """A keyed name of the very value in use: a refusal counts until it changes."""
+        sent = (text for pair in (*self._headers, *self._query) for text in pair)
+        return _digest(store_key, b"version\0", tuple(sent))
+
+
+def _digest(store_key: bytes, purpose: bytes, parts: Sequence[str]) -> str:
+    encoded = (part.encode() for part in parts)
+    framed = b"".join(len(part).to_bytes(4, "big") + part for part in encoded)
+    return hmac.new(store_key, purpose + framed, hashlib.sha256).hexdigest()
 
 
 class Credentials:

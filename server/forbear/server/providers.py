@@ -1,4 +1,4 @@
-"""The contracts of a home, as this process holds them: read, read again when changed, and usable."""
+"""The contracts of a home as this process holds them: read again when they changed."""
 
 from __future__ import annotations
 
@@ -82,10 +82,10 @@ class Contracts:
         if contract is None or found is None:
             return None
         credential = self.credential(contract)
-        fingerprint = (
-            credential.fingerprint(self._store_key) if isinstance(credential, Credential) else None
-        )
-        return Holding(contract, found, fingerprint)
+        if not isinstance(credential, Credential):
+            return Holding(contract, found, None)
+        key = self._store_key
+        return Holding(contract, found, credential.fingerprint(key), credential.version(key))
 
     def credential(self, contract: Contract) -> Credential | MissingCredential:
         """The credential of a provider as it is now."""

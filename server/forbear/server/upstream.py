@@ -178,7 +178,8 @@ class Upstream:
         if request.authenticate and takes_credential(
             request.url, target.base_url, request.allow_hosts
         ):
-            credential = self._credentials.resolve(target.auth)
+            auth = target.auth if request.secret is None else target.auth.narrowed(request.secret)
+            credential = self._credentials.resolve(auth)
             if isinstance(credential, MissingCredential):
                 raise _Stop("credential_missing", str(credential))
             exchange.credential = credential

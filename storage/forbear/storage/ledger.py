@@ -226,9 +226,7 @@ class Ledger:
             scope,
             register.scope_state(connection, key, op, now.wall),
             now.wall,
-            credential_ready=register.credential_ready(
-                connection, op, holding.credential, now.wall
-            ),
+            credential_ready=register.credential_ready(connection, op, holding, now.wall),
         ):
             case admission.Hold() as hold:
                 self._hold(connection, op, hold, now.wall)
@@ -466,7 +464,7 @@ class Ledger:
             scope = register.scope_of_attempt(connection, permit.attempt_id)
             register.block_scope(connection, scope, verdict.scope_until, str(signal.meaning), now)
         if verdict.block_credential and reserved.holding.credential is not None:
-            register.refuse_credential(connection, after, reserved.holding.credential, now)
+            register.refuse_credential(connection, after, reserved.holding, now)
         register.free_slot(connection, after, now)
         self._after_cancel(connection, after, now)
         return after

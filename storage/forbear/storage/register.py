@@ -8,6 +8,7 @@ from sqlalchemy import Connection
 from forbear.rules import admission
 from forbear.rules.model import Operation, WaitingFor
 from forbear.storage.schema import attempts, credentials, operations, scopes
+from forbear.storage.transitions import Holding
 
 
 def scope_state(connection: Connection, key: str, op: Operation, now: int) -> admission.ScopeState:
@@ -90,44 +91,38 @@ def free_slot(connection: Connection, op: Operation, now: int) -> None:
         )
 
 
-def refuse_credential(connection: Connection, op: Operation, fingerprint: str, now: int) -> None:
+def refuse_credential(connection: Connection, op: Operation, holding: Holding, now: int) -> None:
+    """Block the very secret in use for every process, until it changes."""
     connection.execute(
         sa.update(credentials)
         .where(
             credentials.c.provider == op.provider,
             credentials.c.account == op.account,
-            credentials.c.fingerprint == fingerprint,
+            credentials.c.fingerprint == holding.credential,
         )
-        .values(refused_at=now)
+        .values(refused_at=now, refused_version=holding.version)
     )
 
 
-def credential_ready(
-    connection: Connection, op: Operation, fingerprint: str | None, now: int
-) -> bool:
+def credential_ready(connection: Connection, op: Operation, holding: Holding, now: int) -> bool:
     """Whether the process holds a credential that this store accepts and nobody refused.
 
-    The first use for a provider and account registers it.
+    The first use for a provider and account registers it; another one sends nothing.
     """
-    if fingerprint is None:
+    if holding.credential is None:
         return False
-    known = {
-        row.fingerprint: row.refused_at
-        for row in connection.execute(
-            sa.select(credentials).where(
-                credentials.c.provider == op.provider, credentials.c.account == op.account
-            )
-        )
-    }
+    mine = sa.and_(credentials.c.provider == op.provider, credentials.c.account == op.account)
+    known = {row.fingerprint: row for row in connection.execute(sa.select(credentials).where(mine))}
     if not known:
         connection.execute(
             sa.insert(credentials),
             {
                 "provider": op.provider,
                 "account": op.account,
-                "fingerprint": fingerprint,
+                "fingerprint": holding.credential,
                 "accepted_at": now,
             },
         )
         return True
-    return fingerprint in known and known[fingerprint] is None
+    row = known.get(holding.credential)
+    return row is not None and (row.refused_at is None or row.refused_version != holding.version)

@@ -320,6 +320,7 @@ credentials = sa.Table(
     sa.Column("fingerprint", sa.Text, primary_key=True),
     sa.Column("accepted_at", sa.BigInteger, nullable=False),
     sa.Column("refused_at", sa.BigInteger),
+    sa.Column("refused_version", sa.Text),
 )
 """Credentials by keyed fingerprint, never by value; a refused one is blocked for every process."""
 

@@ -40,6 +40,8 @@ class Holding:
     action: Action
     credential: str | None
     """Keyed fingerprint of the credential; None if there is none to be had."""
+    version: str | None = None
+    """Keyed digest of the very secret in use: what a provider's 401 refuses."""
 
 
 class Ids(Protocol):

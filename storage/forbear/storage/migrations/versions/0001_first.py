@@ -17,6 +17,7 @@ def upgrade() -> None:
         sa.Column("fingerprint", sa.Text(), nullable=False),
         sa.Column("accepted_at", sa.BigInteger(), nullable=False),
         sa.Column("refused_at", sa.BigInteger(), nullable=True),
+        sa.Column("refused_version", sa.Text(), nullable=True),
         sa.PrimaryKeyConstraint("provider", "account", "fingerprint", name=op.f("pk_credentials")),
     )
     op.create_table(
