@@ -26,7 +26,7 @@ from forbear.storage.schema import (
     tasks,
 )
 
-_ACTIVE_FIRST: sa.ColumnElement[int] = sa.case(
+_INACTIVE: sa.ColumnElement[int] = sa.case(
     (operations.c.state.in_([str(state) for state in State if state in FINAL]), 1), else_=0
 )
 
@@ -98,11 +98,11 @@ class Queries:
             rank, number = after
             query = query.where(
                 sa.or_(
-                    rank < _ACTIVE_FIRST,
-                    sa.and_(rank == _ACTIVE_FIRST, operations.c.number < number),
+                    rank < _INACTIVE,
+                    sa.and_(_INACTIVE.in_([rank]), operations.c.number < number),
                 )
             )
-        query = query.order_by(_ACTIVE_FIRST, operations.c.number.desc()).limit(limit)
+        query = query.order_by(_INACTIVE, operations.c.number.desc()).limit(limit)
         return [rows.operation(row) for row in await self._rows(query)]
 
     async def due(self, now: int, limit: int = 50) -> list[Due]:
