@@ -121,11 +121,11 @@ def _texts(schema: Schema, name: str) -> Iterator[str]:
     given = _BY_FORMAT.get(str(schema.get("format")))
     if given is not None:
         yield given
-    yield f"<{name}>"
+    yield from (f"<{name}>", name)
     least = int(schema.get("minLength", 1))
     most = int(schema.get("maxLength", 64))
-    yield f"<{name}>".ljust(least, "x")[:most]
-    yield from (name, "2026-11-30", "2026-11", "a" * max(1, least), "A" * max(1, least), "1", "")
+    yield name.ljust(least, "x")[:most]
+    yield from ("2026-11-30", "2026-11", "a" * max(1, least), "A" * max(1, least), "1", "")
     yield from ("0" * max(1, least), "EUR", "example", "https://example.com/")
 
 
@@ -146,10 +146,9 @@ def _resolved(reference: str, root: Schema) -> Any:
 
 
 def _fits(value: Any, schema: Schema, root: Schema) -> bool:
-    whole = {**schema, **{key: root[key] for key in ("$defs", "definitions") if key in root}}
     try:
-        return bool(Draft202012Validator(whole).is_valid(value))
-    except (SchemaError, UnknownType, ValueError, LookupError, TypeError):
+        return bool(Draft202012Validator(root).evolve(schema=schema).is_valid(value))
+    except (SchemaError, UnknownType, ValueError, LookupError, TypeError, RecursionError):
         return False
 
 

@@ -383,15 +383,17 @@ def _decided(scene: _Scene) -> str:
         f"id {_word(body['reference'])}" if body.get("reference") else "",
     ]
     bounds = ", ".join(part for part in given if part)
-    channel = _word(body.get("channel"))
     told = f"{who} decided {_word(body.get('option'), 'something')}"
     if bounds:
         told += f" ({bounds})"
-    if channel:
-        told += f" by {channel}"
+    if body.get("channel"):
+        told += _AT.get(str(body["channel"]), f" by {_word(body['channel'])}")
     if body.get("comment"):
         told += f': "{clip(str(body["comment"]), 120)}"'
     return told
+
+
+_AT = {"terminal": " at a terminal", "token": " with the operator token"}
 
 
 # --- what followed --------------------------------------------------------------------------
