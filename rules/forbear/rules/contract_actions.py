@@ -60,6 +60,7 @@ from forbear.rules.contract_terms import (
 )
 from forbear.rules.model import RequestClass
 from forbear.rules.notation import parse_pointer, parse_template
+from forbear.rules.toml_lines import Path
 
 DAY = 86_400_000
 LONGEST_ARGUMENT = 1_000
@@ -180,23 +181,23 @@ class _Reader:
                 "at", "says path, and the path has no {key}", "write {key} into the path"
             )
 
-    def check_label(self, names: frozenset[str], requests: Mapping[str, Request]) -> None:
+    def check_label(self, names: frozenset[str], requests: Mapping[Path, Request]) -> None:
         """What a person approves must have a label, and the label only what is known before."""
         label = self.section.get("label", TEMPLATE)
         if label is not None:
             known = frozenset(name for name in names if name.startswith(("arg.", "account.")))
             Names(known).check_one(self.section.place.at("label"), label, label=True)
-        asked = [where for where, one in requests.items() if one.approval.mode != "none"]
-        if asked and label is None:
+        asked = [one.name for one in requests.values() if one.approval.mode != "none"]
+        if asked and not self.section.has("label"):
             self.section.place.complain(
                 f"needs approval ({', '.join(asked)}) and has no label to show",
                 'add label = "…" that names what is approved, or approval = "none" there',
             )
-        for where, one in requests.items():
+        for path, one in requests.items():
             free = one.approval.free
             if free is not None and f"arg.{free['arg']}" not in names:
-                self.section.place.complain(
-                    f"frees {where} by the argument {free['arg']!r}, which it does not have",
+                self.section.place.at(*path, "approval", "free", "arg").complain(
+                    f"{free['arg']!r} is no argument",
                     nearest(str(free["arg"]), [n[4:] for n in names if n.startswith("arg.")]),
                 )
 
@@ -271,16 +272,20 @@ def job(name: str, section: Section, around: Around, raw: object) -> Job:
     ends = success(section.section("success"), bool(results))
     _check_job_names(reader, schema, send, status, ends.take)
 
-    asked = {"submit": send, "status": status, **results}
+    stated: dict[Path, Request] = {("submit",): send, ("status",): status}
+    stated |= {
+        ("results", name) if section.has("results") else ("result",): result
+        for name, result in results.items()
+    }
     if cancel is not None:
-        asked["cancel"] = cancel
-    reader.check_label(reader.names(schema), asked)
+        stated["cancel",] = cancel
+    reader.check_label(reader.names(schema), stated)
     deadline = section.section("limits").get("deadline", DURATION, 3_600_000)
     schedule = backoff(
         section.section("backoff"), section.section("limits").get("usual", DURATION), deadline
     )
     return Job(
-        **reader.common(schema, send, list(asked.values()), raw, repeat_window=600_000),
+        **reader.common(schema, send, list(stated.values()), raw, repeat_window=600_000),
         status=status,
         states=states(section.section("states")) if section.has("states") else States((), ()),
         success=ends,
@@ -431,7 +436,7 @@ def call(name: str, section: Section, around: Around, raw: object) -> Call:
     if section.has("lookup"):
         Names(names).check(section.section("lookup"))
     reader.check_rules(names | set(names_of(send.take, "take")))
-    reader.check_label(names, {"call": send})
+    reader.check_label(names, {(): send})
     for key in ("coalesce", "page", "instead_of_many", "walk_limit"):
         if not read and section.has(key):
             section.complain(
@@ -451,4 +456,4 @@ def call(name: str, section: Section, around: Around, raw: object) -> Call:
 
 def _without(section: Section, keys: tuple[str, ...]) -> Section:
     values = {key: value for key, value in section.values.items() if key not in keys}
-    return Section(section.table, section.place, values)
+    return Section(section.table, section.place, values, section.broken)

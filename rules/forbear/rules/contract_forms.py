@@ -68,7 +68,7 @@ def written_out(raw: Raw, place: Place, origin: Origin) -> dict[str, object]:
 
 def _auth(text: str, place: Place, origin: Origin) -> Raw:
     """`"bearer env:X"`, `"header Name file:/p"`, `"basic env:U env:P"`, `"none"`."""
-    scheme, *words = text.split()
+    scheme, *words = text.split() or [""]
     keys = {
         "none": (),
         "bearer": ("secret",),

@@ -61,7 +61,7 @@ def states(section: Section) -> States:
         for index, words in enumerate(section.get(means.value, ROWS, ())):
             if reads and _fits(section, means, index, words, reads):
                 placed.append((means.value, index, Row(words, means)))
-    if not section.get("succeeded", ROWS, ()):
+    if not section.get("succeeded", ROWS, ()) and "succeeded" not in section.broken:
         section.complain("succeeded", "has no words of success", 'add succeeded = ["…"]')
     _complain_of_clashes(section, placed, ignore_case)
     rows = tuple(row for _, _, row in placed)
@@ -196,7 +196,7 @@ def needed_requests(schedule: Backoff, deadline: int) -> int:
 def limits(section: Section, schedule: Backoff) -> Limits:
     deadline = section.get("deadline", DURATION, 3_600_000)
     usual = section.get("usual", DURATION)
-    if usual is not None and usual > deadline:
+    if usual is not None and usual > section.get("deadline", DURATION, usual):
         section.complain(
             "usual", "is longer than the deadline", "raise the deadline above the usual duration"
         )

@@ -71,12 +71,16 @@ class Place:
 
     def read(self, kind: Kind[T], raw: object) -> T:
         """The value, or a complaint and the stand-in."""
+        return kind.stand_in if (found := self.attempt(kind, raw)) is None else found[0]
+
+    def attempt(self, kind: Kind[T], raw: object) -> tuple[T] | None:
+        """The value alone in a tuple, or a complaint and None."""
         try:
-            return kind.read(raw, self)
+            return (kind.read(raw, self),)
         except (Fault, ValueError) as error:
             fault = Fault.of(error)
             self.complain(fault.problem, fault.fix)
-        return kind.stand_in
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,9 +110,12 @@ class Section:
     table: Table
     place: Place
     values: Mapping[str, object]
+    broken: frozenset[str] = frozenset()
+    """Keys that are there, with values that could not be read."""
 
     def has(self, key: str) -> bool:
-        return key in self.values
+        """Whether the file has the key; a broken one is there too, and reads as absent."""
+        return key in self.values or key in self.broken
 
     @overload
     def get(self, key: str, kind: Kind[T]) -> T | None: ...
@@ -125,7 +132,7 @@ class Section:
         found = self.values.get(key, self.table.keys[key][0].stand_in)
         if not isinstance(found, Section):
             raise TypeError(f"{self.table.name}.{key} is no section")
-        return found if key in self.values else Section(found.table, self.place.at(key), {})
+        return found if self.has(key) else Section(found.table, self.place.at(key), {})
 
     def sections(self, key: str) -> Mapping[str, Section]:
         """The sections at a key, by the names that the file gives them."""
@@ -167,15 +174,19 @@ def nested(table: Table, short: JsonSchema | None = None) -> Kind[Section]:
         if not is_table(raw):
             raise Fault("is no table", f"write [{dotted(place.path)}] with keys")
         values: dict[str, object] = {}
+        broken: set[str] = set()
         for key, value in raw.items():
-            if known := table.keys.get(key, table.others):
-                values[key] = place.at(key).read(known[0], value)
-            else:
+            known = table.keys.get(key, table.others)
+            if known is None:
                 place.at(key).complain("is no known key here", nearest(key, table.keys))
+            elif (found := place.at(key).attempt(known[0], value)) is not None:
+                values[key] = found[0]
+            else:
+                broken.add(key)
         for key in table.required:
             if key not in raw:
                 place.complain(f"has no {key!r}", f"add {key} = …")
-        return Section(table, place, values)
+        return Section(table, place, values, frozenset(broken))
 
     reference = {"$ref": f"#/$defs/{table.name}"}
     stand_in = Section(table, Place((), Report(lambda path: ("", 0, path))), {})

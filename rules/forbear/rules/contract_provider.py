@@ -160,7 +160,7 @@ def auth(section: Section) -> Auth:
         section.get("scope", TEXT),
         section.get("exec", TEXTS),
     )
-    if scheme == "basic" and found.user is not None and found.password is None:
+    if scheme == "basic" and found.user is not None and not section.has("password"):
         section.place.at("user").read(REFERENCE, found.user)  # it is itself the secret
     _check_command(section, found)
     return found

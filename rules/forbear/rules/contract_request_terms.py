@@ -176,7 +176,8 @@ def _approval(raw: object, place: Place) -> Approval:
     mode = place.at("mode").read(_APPROVAL_MODE, raw.get("mode"))
     if "free" not in raw:
         return Approval(mode)
-    return Approval(mode, place.at("free").read(_FREE, raw["free"]))
+    free = place.at("free").attempt(_FREE, raw["free"])
+    return Approval(mode, free[0] if free is not None else None)
 
 
 def _free(raw: object, place: Place) -> Mapping[str, Any]:
@@ -279,7 +280,7 @@ def _input(raw: object, place: Place) -> Mapping[str, Any]:
     if not is_table(raw):
         raise Fault("is no table", "write the JSON Schema of the arguments as a table")
     if raw.get("type") != "object":
-        raise Fault('does not say type = "object"', 'add type = "object"')
+        place.at("type").complain('is not "object"', 'write type = "object"')
     properties = raw.get("properties", {})
     if not is_table(properties):
         raise Fault("has properties that are no table", 'write properties.x = { type = "string" }')

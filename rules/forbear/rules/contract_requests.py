@@ -99,7 +99,7 @@ def request_class(section: Section, idempotent: bool) -> RequestClass:
                 "leave idempotency out, or state the class of the write",
             )
         return stated
-    if section.get("method", METHOD) in SAFE:
+    if section.get("method", METHOD, "GET") in SAFE:
         return RequestClass.READ
     if idempotent or by_nature:
         return RequestClass.IDEMPOTENT_WRITE
@@ -229,7 +229,7 @@ def paging(section: Section) -> Paging:
 def lookup(section: Section) -> Lookup:
     """How an unclear write is found; the request itself must be a read."""
     found = stated_read_class(section)
-    if found is not RequestClass.READ:
+    if section.has("class") and found is not RequestClass.READ:
         section.complain("class", "is not read, and a lookup only reads", 'write class = "read"')
     if section.has("page") and not section.has("items"):
         section.complain("page", "pages through no list", 'add items = "/data" to the lookup')

@@ -10,7 +10,6 @@ from decimal import Decimal
 from forbear.rules.contract import (
     Condition,
     Fold,
-    HttpStatus,
     Match,
     Pointer,
     Read,
@@ -120,7 +119,7 @@ SCALARS = named(LITERAL)
 
 # --- places in answers ----------------------------------------------------------------------
 
-SOURCE: Kind[Source] = text_of(parse_source, HttpStatus(), {"pattern": "^(/|header:|http$)"})
+SOURCE: Kind[Source] = text_of(parse_source, Pointer("", ()), {"pattern": "^(/|header:|http$)"})
 POINTER = text_of(parse_pointer, Pointer("", ()), {"pattern": "^(/|$)"})
 TAKE = pairs(check_name, SOURCE)
 
@@ -148,7 +147,7 @@ def closed(raw: Mapping[str, object], known: tuple[str, ...], place: Place) -> N
 _UNIT = choice(*UNITS)
 TIMED: Kind[tuple[Source, Unit]] = Kind(
     _timed,
-    (HttpStatus(), Unit.SECONDS),
+    (Pointer("", ()), Unit.SECONDS),
     {
         "type": "object",
         "required": ["at", "unit"],
@@ -173,7 +172,7 @@ def _test(raw: object, place: Place) -> Test:
 
 TEST: Kind[Test] = Kind(
     _test,
-    Test(HttpStatus(), "present"),
+    Test(Pointer("", ()), "present"),
     {
         "type": "object",
         "required": ["at", "test"],
@@ -212,7 +211,7 @@ def _state_read(raw: object, place: Place) -> Read:
 
 _READ: Kind[Read] = Kind(
     _state_read,
-    HttpStatus(),
+    Pointer("", ()),
     {
         "anyOf": [
             SOURCE.schema,

@@ -146,7 +146,7 @@ def _placeholder(inside: str) -> Placeholder:
         known = ", ".join(sorted(PLAIN_FORMATS))
         raise ValueError(f"{{{inside}}} has no known format; there are {known} and minor(argument)")
     if offset is not None and name != "submitted_at":
-        raise ValueError(f"{{{inside}}}: only {{submitted_at}} takes an offset")
+        raise ValueError(f"{{{inside}}} has an offset; only {{submitted_at}} takes one")
     shift = 0
     if offset is not None:
         shift = parse_duration(offset[1:]) * (-1 if offset[0] == "-" else 1)
