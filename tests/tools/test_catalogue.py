@@ -116,7 +116,8 @@ def test_a_broken_contract_is_named_with_its_line_beside_those_that_load() -> No
     answer = listing(shelf(broken={"pay": [error, error]}))
     assert len(answer["actions"]) == 2
     [broken] = answer["broken_contracts"]
-    assert broken["provider"] == "pay" and broken["errors"] == 2
+    assert broken["provider"] == "pay"
+    assert broken["errors"] == 2
     assert broken["error"].startswith("pay.toml:7: auth: is a literal secret")
 
 
@@ -159,7 +160,8 @@ def test_the_example_is_a_complete_call_that_the_schema_takes() -> None:
 
 def test_a_call_is_described_but_has_no_example_to_copy() -> None:
     found = detail(shelf(), "customer")
-    assert found["kind"] == "call" and found["ready"] is False
+    assert found["kind"] == "call"
+    assert found["ready"] is False
     assert "example" not in found
 
 

@@ -55,7 +55,8 @@ async def test_a_new_day_gets_its_date_and_times_of_another_day_carry_theirs(
         told = story.lines(await job.events())
     assert [line for line in told if re.fullmatch(r"\d{4}-\d\d-\d\d", line)] == ["2026-11-30"]
     assert "deadline 2026-12-02 23:58:00Z" in told[2]
-    assert told[3].startswith("23:59:52Z polled") and "next poll 2026-12-01 00:00:37Z" in told[3]
+    assert told[3].startswith("23:59:52Z polled")
+    assert "next poll 2026-12-01 00:00:37Z" in told[3]
 
 
 async def test_two_days_are_two_chapters() -> None:
