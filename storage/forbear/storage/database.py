@@ -14,8 +14,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from alembic.util import CommandError
 from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.engine.interfaces import DBAPIConnection
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.pool import StaticPool
 
@@ -66,13 +68,21 @@ class Database:
         try:
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             self.lock = FileLock(path.with_name(path.name + ".lock"))
-            self.writer = self._writing_engine()
+        except OSError as error:
+            raise StoreUnavailable(f"{error} -> make the folder writable to this user") from error
+        self.writer = self._writing_engine()
+        try:
+            _create(path)
             with self.lock.held():
                 self._prepare()
-        except (OSError, sqlite3.Error) as error:
-            raise StoreUnavailable(f"{path}: {error}") from error
+            self._watch = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
+        except (OSError, sqlite3.Error, DBAPIError, CommandError, StoreTooNew) as error:
+            self.writer.dispose()
+            self.lock.close()
+            if isinstance(error, StoreTooNew):
+                raise
+            raise StoreUnavailable(f"{path}: {said(error)}") from error
         self.readers = self._reading_engine()
-        self._watch = sqlite3.connect(self.path, check_same_thread=False, isolation_level=None)
         self._seen_version = self._data_version()
 
     def _writing_engine(self) -> Engine:
@@ -97,22 +107,28 @@ class Database:
 
     def _prepare(self) -> None:
         """Create or migrate the schema, once, under the lock."""
-        try:
-            with self.writer.connect() as connection:
-                generation = stored_generation(connection)
-                if generation == schema.GENERATION:
-                    return
-                from forbear.storage.migrations import upgrade
+        with self.writer.connect() as connection:
+            generation = stored_generation(connection)
+            if generation == schema.GENERATION:
+                return
+            from forbear.storage.migrations import upgrade
 
-                if generation is None:
-                    connection.exec_driver_sql("PRAGMA journal_mode=WAL")
-                upgrade(connection, generation)
-        except sqlite3.Error as error:
-            raise StoreUnavailable(f"{self.path}: {error}") from error
+            if generation is None:
+                mode = connection.exec_driver_sql("PRAGMA journal_mode=WAL").scalar_one()
+                if mode != "wal":
+                    raise OSError("this file system cannot hold a store -> use a local disk")
+            upgrade(connection, generation)
 
     def changed_elsewhere(self) -> bool:
-        """Whether another connection committed since the last call; a few microseconds."""
-        version = self._data_version()
+        """Whether another connection committed since the last call; a few microseconds.
+
+        Raises:
+            StoreUnavailable: the file cannot be read.
+        """
+        try:
+            version = self._data_version()
+        except sqlite3.Error as error:
+            raise StoreUnavailable(f"{self.path}: {error}") from error
         changed = version != self._seen_version
         self._seen_version = version
         return changed
@@ -127,6 +143,16 @@ class Database:
         with self.lock.held():
             self.writer.dispose()
         self.lock.close()
+
+
+def _create(path: Path) -> None:
+    """Make an empty file that only its user may read; SQLite's side files take its mode."""
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+
+
+def said(error: BaseException) -> str:
+    """What the driver says, without the statement and its parameters."""
+    return str(error.orig if isinstance(error, DBAPIError) else error)
 
 
 def stored_generation(connection: Connection) -> str | None:

@@ -25,11 +25,11 @@ class Liveness:
         path = self._folder / self.owner
         while self._descriptor is None:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # A sweep may have removed the file between its creation and its lock.
-            if path.exists() and path.stat().st_ino == os.fstat(descriptor).st_ino:
+            # Whoever asks whether we live holds this lock for a moment only.
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            if _is_linked(descriptor):
                 self._descriptor = descriptor
-            else:
+            else:  # a sweep removed the file between its creation and its lock
                 os.close(descriptor)
 
     def release(self) -> None:
@@ -39,24 +39,39 @@ class Liveness:
             self._descriptor = None
 
     def alive(self, owner: str) -> bool:
-        """Whether that process lives. A missing or lockable file proves it dead."""
+        """Whether that process lives. Only a missing or lockable file proves it dead."""
         if owner == self.owner:
             return self._descriptor is not None
-        try:
-            descriptor = os.open(self._folder / owner, os.O_RDWR | os.O_CLOEXEC)
-        except FileNotFoundError:
-            return False
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            return True
-        else:
-            return False
-        finally:
-            os.close(descriptor)
+        return not self._bury(owner, remove=False)
 
     def sweep(self) -> None:
         """Remove the files of dead processes."""
         for path in self._folder.iterdir():
-            if path.name != self.owner and not self.alive(path.name):
-                path.unlink(missing_ok=True)
+            if path.name != self.owner:
+                self._bury(path.name, remove=True)
+
+    def _bury(self, owner: str, *, remove: bool) -> bool:
+        """Whether that process is dead. Its file is removed while its lock is held here, so that
+        a process which is just starting never loses the file that it has locked.
+        """
+        path = self._folder / owner
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return True
+        except OSError:
+            return False
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if remove and _is_linked(descriptor):
+                path.unlink()
+        except OSError:
+            return False
+        else:
+            return True
+        finally:
+            os.close(descriptor)
+
+
+def _is_linked(descriptor: int) -> bool:
+    return os.fstat(descriptor).st_nlink > 0

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import TimeoutError as NoReader
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from forbear.rules.model import FINAL, Attempt, AuditEvent, Case, Kind, Operation, State
 from forbear.rules.ports import Outbound
 from forbear.storage import audit, rows
+from forbear.storage.database import said
+from forbear.storage.errors import StoreUnavailable
 from forbear.storage.intents import outbound
 from forbear.storage.schema import (
     LIVE,
@@ -54,14 +58,20 @@ class Process:
 
 
 class Queries:
-    """Reads of one store. Every answer is a committed state; two answers may be of two moments."""
+    """Reads of one store. Every answer is a committed state; two answers may be of two moments.
+
+    Every method raises `StoreUnavailable` if the file cannot be read.
+    """
 
     def __init__(self, readers: AsyncEngine) -> None:
         self._readers = readers
 
     async def _rows(self, query: sa.Select[Any]) -> list[sa.RowMapping]:
-        async with self._readers.connect() as connection:
-            return list((await connection.execute(query)).mappings())
+        try:
+            async with self._readers.connect() as connection:
+                return list((await connection.execute(query)).mappings())
+        except (DBAPIError, NoReader) as error:
+            raise StoreUnavailable(f"the store cannot be read: {said(error)}") from error
 
     async def operation(self, operation_id: str) -> Operation | None:
         found = await self._rows(sa.select(operations).where(operations.c.id == operation_id))
@@ -105,7 +115,8 @@ class Queries:
         query = query.order_by(_INACTIVE, operations.c.number.desc()).limit(limit)
         return [rows.operation(row) for row in await self._rows(query)]
 
-    async def due(self, now: int, limit: int = 50) -> list[Due]:
+    async def due(self, now: int, limit: int = 50, *, without: Collection[str] = ()) -> list[Due]:
+        """What is due, longest first. `without` are ids that the caller has in hand already."""
         query = (
             sa.select(
                 operations.c.id,
@@ -115,7 +126,7 @@ class Queries:
                 operations.c.binding,
                 operations.c.next_at,
             )
-            .where(sa.text(LIVE), operations.c.next_at <= now)
+            .where(sa.text(LIVE), operations.c.next_at <= now, operations.c.id.not_in(without))
             .order_by(operations.c.next_at)
             .limit(limit)
         )

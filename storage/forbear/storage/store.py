@@ -32,12 +32,13 @@ class Store:
     def __init__(self, home: Path, clock: Clock, random: Random, *, file: Path | None = None):
         self.home = home
         self.path = file or home / "forbear.db"
-        self._database = Database(self.path)
         try:
-            self.key = _store_key(home / "keys" / "store.key", random)
+            home.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self.key = _store_key(home / "keys" / "store.key", random, store=self.path)
             self.liveness = Liveness(home / "run", f"own_{random.token(16)}")
         except OSError as error:
-            raise StoreUnavailable(f"{home}: {error}") from error
+            raise StoreUnavailable(f"{error} -> make {home} writable to this user") from error
+        self._database = Database(self.path)
         self.ledger = Ledger(clock, random, self.liveness)
         self.read = Queries(self._database.readers)
         self._writer = Writer(self._database)
@@ -74,24 +75,45 @@ class Store:
         self.liveness.release()
 
 
-def _store_key(path: Path, random: Random) -> bytes:
-    """The key of all digests on this store, made at the first start; only its user may read it."""
+def _store_key(path: Path, random: Random, *, store: Path) -> bytes:
+    """The key of all digests on this store, made at the first start; only its user may read it.
+
+    It is there before the store's file, always: a store without it would take the same action for
+    a new one.
+    """
+    used = store.exists()
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     try:
         return _read_key(path)
     except FileNotFoundError:
-        pass
+        if used:
+            raise StoreUnavailable(
+                f"{path} is missing: restore it with {store.name}; without it nothing that was "
+                "done before would be recognised"
+            ) from None
     draft = path.with_name(f"{path.name}.{random.token(8)}")
-    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "w") as file:
-        file.write(random.token(52))
-        file.flush()
-        os.fsync(file.fileno())
-    # A hard link is the atomic "create if absent, with content": the first process wins.
-    with suppress(FileExistsError):
-        os.link(draft, path)
-    draft.unlink()
+    try:
+        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "w") as file:
+            file.write(random.token(52))
+            file.flush()
+            os.fsync(file.fileno())
+        # A hard link is the atomic "create if absent, with content": the first process wins.
+        with suppress(FileExistsError):
+            os.link(draft, path)
+    finally:
+        draft.unlink(missing_ok=True)
+    _make_durable(path.parent)
     return _read_key(path)
+
+
+def _make_durable(folder: Path) -> None:
+    """A name survives power loss only once its folder is synced."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _read_key(path: Path) -> bytes:

@@ -86,20 +86,25 @@ class Writer:
         self._thread.shutdown()
 
     async def _flush(self) -> None:
+        """Write batch after batch until the queue is empty. Every future gets its outcome."""
         loop = asyncio.get_running_loop()
+        batch: list[_Job] = []
         try:
             while self._queue:
                 batch, self._queue = self._queue[:BATCH], self._queue[BATCH:]
                 units = [job.unit for job in batch]
                 try:
                     outcomes = await loop.run_in_executor(self._thread, self._write, units)
-                except BaseException as error:
-                    outcomes = [_Outcome(error=error)] * len(batch)
-                    if not isinstance(error, Exception):
-                        raise
-                finally:
-                    for job, outcome in zip(batch, outcomes, strict=True):
-                        _resolve(job.future, outcome)
+                except Exception as error:
+                    outcomes = [_Outcome(error=_unavailable(error))] * len(batch)
+                for job, outcome in zip(batch, outcomes, strict=True):
+                    _resolve(job.future, outcome)
+        except asyncio.CancelledError:
+            # The loop is being closed under a batch: nobody can say what became of it.
+            for job in (*batch, *self._queue):
+                job.future.cancel()
+            self._queue = []
+            raise
         finally:
             self._flushing = None
 
@@ -119,29 +124,25 @@ class Writer:
         Raises:
             _BatchDead: nothing of the batch was stored.
         """
-        with self._database.lock.held():
-            try:
-                connection = self._connect()
-                connection.exec_driver_sql("BEGIN IMMEDIATE")
-            except (DBAPIError, sqlite3.Error) as error:
-                self._undo()
-                raise _BatchDead from error
-            try:
-                outcomes = [self._step(connection, unit) for unit in units]
-                connection.exec_driver_sql("COMMIT")
-            except _BatchDead:
-                self._undo()
-                raise
-            except (DBAPIError, sqlite3.Error) as error:
-                self._undo()
-                raise _BatchDead from error
-            return outcomes
+        try:
+            with self._database.lock.held():
+                try:
+                    connection = self._connect()
+                    connection.exec_driver_sql("BEGIN IMMEDIATE")
+                    outcomes = [self._step(connection, unit) for unit in units]
+                    connection.exec_driver_sql("COMMIT")
+                    return outcomes
+                except BaseException:
+                    self._undo()
+                    raise
+        except (DBAPIError, sqlite3.Error, OSError) as error:
+            raise _BatchDead from error
 
     def _step(self, connection: Connection, unit: Callable[[Connection], Any]) -> _Outcome:
         connection.exec_driver_sql("SAVEPOINT unit")
         try:
             value = unit(connection)
-        except Exception as error:
+        except BaseException as error:
             if not _in_transaction(connection):
                 raise _BatchDead from error
             connection.exec_driver_sql("ROLLBACK TO unit")
@@ -159,6 +160,7 @@ class Writer:
         return self._connection
 
     def _undo(self) -> None:
+        """Leave no transaction open; a connection that cannot do that is given up."""
         connection = self._connection
         if connection is None:
             return
@@ -166,6 +168,7 @@ class Writer:
             if _in_transaction(connection):
                 connection.exec_driver_sql("ROLLBACK")
         except (DBAPIError, sqlite3.Error):
+            connection.invalidate()
             self._disconnect()
 
     def _disconnect(self) -> None:
@@ -196,7 +199,10 @@ def _unavailable(error: BaseException | None) -> BaseException:
 def _resolve(future: asyncio.Future[Any], outcome: _Outcome) -> None:
     if future.done():
         return
-    if outcome.error is not None:
-        future.set_exception(outcome.error)
-    else:
-        future.set_result(outcome.value)
+    match outcome.error:
+        case None:
+            future.set_result(outcome.value)
+        case Exception() as error if not isinstance(error, StopIteration):
+            future.set_exception(error)
+        case error:  # what a future cannot carry, or what would end the loop
+            future.set_exception(RuntimeError(f"a transaction raised {error!r}"))
