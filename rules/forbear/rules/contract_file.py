@@ -177,7 +177,7 @@ def _adapted_actions(kind: str, own: Raw, shipped: object, root: Place) -> Raw:
         elif is_table(section):
             for key in section:
                 if _MAY_OVERRIDE.fullmatch(f"{kind}.{name}.{key}") is None:
-                    _refuse_override(root.at(kind, name, key))
+                    _refuse_override(_first_leaf(root.at(kind, name, key), section[key]))
             actions[name] = _merge(known, section)
     return actions
 
@@ -186,6 +186,14 @@ def _merge(below: object, above: object) -> object:
     if is_table(below) and is_table(above):
         return {**below, **{key: _merge(below.get(key), inner) for key, inner in above.items()}}
     return above
+
+
+def _first_leaf(place: Place, value: object) -> Place:
+    """The first plain value of a section: a section made of short forms has no line itself."""
+    while is_table(value) and value:
+        key = next(iter(value))
+        place, value = place.at(key), value[key]
+    return place
 
 
 def _refuse_override(place: Place) -> None:

@@ -1,0 +1,179 @@
+"""The load-time report: what a contract leaves open."""
+
+from __future__ import annotations
+
+from datetime import date
+from itertools import repeat
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.rules.contracts import FULL, SMALL, changed, loaded
+
+from forbear.rules.contract_report import Finding, coverage, covered, duration, report
+
+TODAY = date(2026, 12, 1)
+
+
+def found(text: str, code: str, today: date = TODAY) -> Finding | None:
+    return next((one for one in report(loaded(text), today) if one.code == code), None)
+
+
+def test_a_complete_contract_is_warned_of_nothing() -> None:
+    text = changed(FULL, "max_status_requests = 12", "max_status_requests = 16")
+    assert [one for one in report(loaded(text), TODAY) if one.warning] == []
+
+
+@pytest.mark.requirement("R15")
+@pytest.mark.parametrize(
+    ("added", "warned"),
+    [
+        ("", True),
+        ('lookup = { method = "GET", path = "/x", match = { "/ref" = "{ref}" } }', False),
+        ('idempotency = { at = "header:Idempotency-Key" }', False),
+    ],
+)
+def test_a_write_that_nothing_can_settle_is_warned_of_when_it_is_loaded(
+    added: str, warned: bool
+) -> None:
+    text = changed(SMALL, "[calls]", f"{added}\n[calls]")
+    finding = found(text, "lost_answer_needs_a_person")
+    assert (finding is not None) is warned
+    if finding is not None:
+        assert finding.where == "jobs.export"
+        assert finding.text == "a lost answer of export ends with a person"
+
+
+@pytest.mark.requirement("R15")
+def test_a_call_that_writes_without_key_and_lookup_is_warned_of() -> None:
+    text = f'{SMALL}\n[calls.merge]\nlabel = "Merge"\nmethod = "POST"\npath = "/merge"\n'
+    finding = found(text, "lost_answer_needs_a_person")
+    assert finding is not None
+    codes = [one.where for one in report(loaded(text), TODAY) if one.code == finding.code]
+    assert codes == ["jobs.export", "calls.merge"]
+
+
+@pytest.mark.requirement("W30")
+@pytest.mark.parametrize(("kept", "warned"), [("30m", True), ("40m", False), ("7d", False)])
+def test_a_deadline_that_outlives_the_retention_is_warned_of(kept: str, warned: bool) -> None:
+    text = changed(SMALL, "[calls]", f'expiry = {{ kept = "{kept}" }}\n[calls]')
+    finding = found(text, "deadline_outlives_retention")
+    assert (finding is not None) is warned
+    if finding is not None:
+        assert "40 m" in finding.text
+        assert "30 m" in finding.text
+
+
+@pytest.mark.requirement("W30")
+def test_the_deadline_is_the_stated_one_whatever_the_usual_duration() -> None:
+    for usual in ("1s", "10m", "39m"):
+        job = loaded(SMALL.replace('"10m"', f'"{usual}"')).jobs["export"]
+        assert job.limits.deadline == 2_400_000
+
+
+@pytest.mark.requirement("W18")
+def test_a_status_without_evidence_is_asked_for_it() -> None:
+    finding = found(SMALL, "no_evidence")
+    assert finding is not None
+    assert "evidence" in finding.fix
+    assert found(FULL, "no_evidence") is None
+
+
+@pytest.mark.parametrize(
+    ("checked", "code"),
+    [
+        ("", "unchecked"),
+        ("checked = 2026-06-03", "stale"),
+        ("checked = 2026-06-04", None),
+        ("checked = 2027-01-01", None),
+    ],
+)
+def test_facts_older_than_half_a_year_are_stale(checked: str, code: str | None) -> None:
+    text = changed(SMALL, "contract = 1", f"contract = 1\n{checked}")
+    codes = {one.code for one in report(loaded(text), TODAY)} & {"unchecked", "stale"}
+    assert codes == ({code} if code else set())
+
+
+def test_an_account_without_a_name_is_warned_of() -> None:
+    assert found(SMALL, "default_account") is not None
+    assert found(FULL, "default_account") is None
+
+
+@pytest.mark.parametrize(
+    ("result", "code"),
+    [
+        ('"GET {/result/url}"', "result_host"),
+        ('{ method = "GET", url = "https://cdn.example/{id}" }', "result_host_refused"),
+        ('{ method = "GET", url = "https://cdn.example/{id}", hosts = ["cdn.example"] }', None),
+        ('{ method = "GET", url = "https://a.b.example/{id}", hosts = ["*.b.example"] }', None),
+        ('{ method = "GET", url = "https://api.exp.example/x/{id}" }', None),
+        ('"GET /exports/{id}/content"', None),
+    ],
+)
+def test_a_result_on_a_host_that_is_not_allowed_is_reported(result: str, code: str | None) -> None:
+    text = changed(SMALL, '"GET {/result/url}"', result)
+    codes = {one.code for one in report(loaded(text), TODAY) if one.code.startswith("result_host")}
+    assert codes == ({code} if code else set())
+
+
+def test_missing_rules_for_404_and_429_are_reported() -> None:
+    assert found(SMALL, "no_rule_404") is not None
+    limited = found(SMALL, "no_rule_429")
+    assert limited is not None
+    assert "export, customer" in limited.text
+    assert found(FULL, "no_rule_404") is None
+    assert found(FULL, "no_rule_429") is None
+
+
+def test_a_table_that_waits_for_every_word_is_noted() -> None:
+    text = changed(SMALL, '["queued", "running"]', '["queued", "*"]')
+    finding = found(text, "unknown_words_wait")
+    assert finding is not None
+    assert not finding.warning
+
+
+# --- what a budget covers -------------------------------------------------------------------
+
+
+@pytest.mark.requirement("W09")
+def test_a_budget_that_ends_long_before_the_deadline_is_warned_of() -> None:
+    text = changed(FULL, "max_status_requests = 12", "max_status_requests = 4")
+    finding = found(text, "budget_short")
+    assert finding is not None
+    assert finding.text.startswith("4 status requests cover")
+    assert "of the deadline of 40 m" in finding.text
+
+
+@pytest.mark.requirement("W09")
+@pytest.mark.parametrize(("usual", "deadline"), [("10s", "5m"), ("10m", "40m"), ("6h", "2d")])
+def test_the_default_budget_reaches_the_deadline(usual: str, deadline: str) -> None:
+    text = SMALL.replace('"10m"', f'"{usual}"').replace('"40m"', f'"{deadline}"')
+    job = loaded(text).jobs["export"]
+    least, _, _ = coverage(job)
+    assert least >= 0.95 * job.limits.deadline
+
+
+@pytest.mark.parametrize(("u", "expected"), [(0.0, 17_500), (1.0, 35_000)])
+def test_what_is_covered_is_the_sum_of_the_delays(u: float, expected: int) -> None:
+    text = changed(FULL, "max_status_requests = 12", "max_status_requests = 3")
+    assert covered(loaded(text).jobs["export"], repeat(u)) == expected
+
+
+@given(st.lists(st.floats(0, 1, exclude_max=True), min_size=1, max_size=50), st.integers(1, 60))
+def test_a_budget_never_covers_more_than_the_deadline(draws: list[float], requests: int) -> None:
+    text = changed(FULL, "max_status_requests = 12", f"max_status_requests = {requests}")
+    job = loaded(text).jobs["export"]
+    elapsed = covered(job, (draws[number % len(draws)] for number in range(1000)))
+    assert 0 < elapsed <= job.limits.deadline
+
+
+def test_the_report_of_a_contract_is_the_same_every_time() -> None:
+    assert report(loaded(FULL), TODAY) == report(loaded(FULL), TODAY)
+
+
+@pytest.mark.parametrize(
+    ("ms", "text"),
+    [(45_000, "45 s"), (2_280_000, "38 m"), (9_000_000, "2 h 30 m"), (604_800_000, "7 d")],
+)
+def test_durations_read_as_people_say_them(ms: int, text: str) -> None:
+    assert duration(ms) == text
