@@ -1,0 +1,373 @@
+"""The whole product on one stage: a home, a provider on real sockets, a process, MCP clients.
+
+    async with stage(tmp_path) as on:
+        on.provider.job("exp_1", ["queued", "running", "done"], result={"rows": 3})
+        job = await on.submit()
+        await on.end_of(job)
+        assert on.provider.count("POST /exports") == 1
+
+Time stands still unless a test moves it: `due` goes to the next planned moment of the store,
+`passes` lets a length of time go by with everything that falls into it. Requests, the store and
+the protocol are real, so the answers of a provider arrive while the clock stands.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from mcp import Client, StdioServerParameters, stdio_client
+from mcp.types import CallToolResult
+from tests.support import FixedRandom, ManualClock
+
+from forbear.rules.decisions import Wish
+from forbear.rules.model import AuditEvent, Operation, Option, Refusal
+from forbear.rules.ports import Clock, Random
+from forbear.server.app import App, running
+from forbear.server.clock import SystemRandom
+from forbear.server.config import Settings
+from forbear.server.fake import Answer, FakeProvider, Step
+from forbear.tools.surface import build
+
+Data = dict[str, Any]
+
+SUBMIT = "POST /exports"
+STATUS = "GET /exports/exp_1"
+CANCEL = "POST /exports/exp_1/cancel"
+RESULT = "GET /files/exp_1"
+
+PATIENCE = 20.0
+"""Real seconds after which something that should have happened did not."""
+
+MINUTE, HOUR = 60_000, 3_600_000
+
+EXPORT: Data = {
+    "title": "Export a data set",
+    "label": "Export {arg.dataset}",
+    "usual": "10m",
+    "deadline": "40m",
+    "submit": "POST /exports",
+    "body": {"dataset": "{arg.dataset}", "client_ref": "{ref}"},
+    "id": "/id",
+    "status": "GET /exports/{id}",
+    "state": "/state",
+    "waiting": ["queued", "running"],
+    "succeeded": ["done"],
+    "failed": ["failed"],
+    "cancelled": ["cancelled"],
+    "expired": ["expired"],
+    "result": "GET {/result/url}",
+}
+"""A job as the fake provider keeps it. Tests change it with `EXPORT | {…}`."""
+
+NO_RESULT: Data = {name: value for name, value in EXPORT.items() if name != "result"}
+
+QUICK: Data = {"base": "200ms", "max": "1s", "first": "200ms", "rate_limited": "500ms"}
+"""A backoff for tests that live in real time."""
+
+
+# --- contracts ------------------------------------------------------------------------------
+
+
+def toml(value: object) -> str:
+    """A value of a contract, as TOML writes it inside a line."""
+    match value:
+        case Mapping():
+            return "{ " + ", ".join(f"{_key(k)} = {toml(v)}" for k, v in value.items()) + " }"
+        case list():
+            return "[" + ", ".join(map(toml, value)) + "]"
+        case _:
+            return json.dumps(value)
+
+
+def _key(name: object) -> str:
+    return json.dumps(str(name))
+
+
+def contract(base_url: str, job: Data = EXPORT, **top: Any) -> str:
+    """The text of a contract with one job, `export`; `top` are further keys of the file."""
+    whole = {
+        "contract": 1,
+        "base_url": base_url,
+        "auth": "none",
+        "scopes": {"account": {"per": "account", "rate": "1000/1s"}},
+        "jobs": {"export": job},
+        **top,
+    }
+    return "".join(f"{name} = {toml(value)}\n" for name, value in whole.items())
+
+
+def write_contract(home: Path, text: str, name: str = "exp") -> Path:
+    """Put a contract into a home, whole or not at all, as an editor would."""
+    folder = home / "contracts"
+    folder.mkdir(parents=True, exist_ok=True)
+    draft, path = folder / f".{name}", folder / f"{name}.toml"
+    draft.write_text(text)
+    draft.replace(path)
+    return path
+
+
+# --- MCP ------------------------------------------------------------------------------------
+
+
+async def call(client: Client, tool: str, **arguments: Any) -> Data:
+    """The structured content of a call, after a look at what every answer owes."""
+    result = await client.call_tool(tool, arguments)
+    return content(result)
+
+
+def content(result: CallToolResult) -> Data:
+    told = result.structured_content
+    assert told is not None, result
+    assert ("error" in told) is bool(result.is_error)
+    return told
+
+
+def error(answer: Data) -> Data:
+    """The refusal of a call that must have been refused; it always names a next step."""
+    assert "error" in answer, answer
+    refused: Data = answer["error"]
+    assert refused["message"]
+    assert 0 < len(refused["next_step"]) <= 300
+    return refused
+
+
+def serving(home: Path, **environment: str) -> StdioServerParameters:
+    """How an MCP client starts `forbear serve` on a home."""
+    roots = [str(Path(root).resolve()) for root in ("rules", "storage", "tools", "server", ".")]
+    return StdioServerParameters(
+        command=sys.executable,
+        args=["-m", "forbear", "serve"],
+        env={
+            "PATH": os.environ["PATH"],
+            "PYTHONPATH": os.pathsep.join(roots),
+            "FORBEAR_HOME": str(home),
+            **environment,
+        },
+    )
+
+
+@asynccontextmanager
+async def stdio(home: Path, **environment: str) -> AsyncIterator[Client]:
+    """A client of a `forbear serve` process of its own."""
+    with (home / "stderr").open("a") as errors:
+        async with Client(stdio_client(serving(home, **environment), errlog=errors)) as client:
+            yield client
+
+
+# --- the stage ------------------------------------------------------------------------------
+
+
+@dataclass
+class Stage:
+    """A provider, one process on a home, and a client of it."""
+
+    provider: FakeProvider
+    home: Path
+    clock: ManualClock
+    app: App
+    client: Client
+    owner: str = field(default="")
+
+    # --- tools ------------------------------------------------------------------------------
+
+    async def call(self, tool: str, **arguments: Any) -> Data:
+        return await call(self.client, tool, **arguments)
+
+    async def submit(self, dataset: str = "sales", **more: Any) -> str:
+        """Submit one export and wait for the provider's answer; its operation id."""
+        answer = await self.asked(dataset, **more)
+        assert "error" not in answer, answer
+        operation_id: str = answer["operation_id"]
+        return operation_id
+
+    async def asked(self, dataset: str = "sales", **more: Any) -> Data:
+        """What `submit_job` says, whatever it is, once nothing is under way any more."""
+        passed: Data = {"provider": "exp", "job": "export", "arguments": {"dataset": dataset}}
+        answer = await self.call("submit_job", **{**passed, "wait_seconds": 20, **more})
+        await self.settled()
+        return answer
+
+    async def check(self, operation_id: str, wait_seconds: float = 0) -> Data:
+        return await self.call("check_status", operation_id=operation_id, wait_seconds=wait_seconds)
+
+    async def full(self, operation_id: str, *, timeline: bool = False) -> Data:
+        """The full record."""
+        return await self.call("operation_status", operation_id=operation_id, timeline=timeline)
+
+    async def reason(self, operation_id: str) -> str:
+        """Why a person is asked about an operation."""
+        case: Data | None = (await self.full(operation_id))["escalation"]
+        assert case is not None
+        why: str = case["reason"]
+        return why
+
+    # --- time -------------------------------------------------------------------------------
+
+    @property
+    def now(self) -> int:
+        return self.clock.now().wall
+
+    async def settled(self) -> None:
+        """Wait until nothing is due and no request is out."""
+        async with asyncio.timeout(PATIENCE):
+            while True:
+                news = self.app.store.news
+                carried = [task for task in asyncio.all_tasks() if task.get_name()[:3] == "op_"]
+                if carried:
+                    await asyncio.wait(carried)
+                elif await self.app.store.read.due(self.now):
+                    await news.wait()
+                else:
+                    return
+
+    async def passes(self, milliseconds: int) -> None:
+        """Let time go by, stopping at every moment for which something is planned."""
+        end = self.now + milliseconds
+        await self.settled()
+        while (planned := await self.app.store.read.next_due(self.now)) is not None:
+            if planned >= end:
+                break
+            await self.at(planned)
+        await self.at(end)
+
+    async def at(self, moment: int) -> None:
+        """Go to a moment at once, and see through what is due there."""
+        self.clock.advance(max(0, moment - self.now) + 1)
+        self.app.store.wake()
+        await self.settled()
+
+    async def due(self, operation_id: str) -> Data:
+        """Go to the next planned moment of an operation; its full record after that."""
+        op = await self.operation(operation_id)
+        assert op.next_at is not None, f"nothing is planned: {op.state}"
+        await self.at(op.next_at)
+        return await self.full(operation_id)
+
+    async def end_of(self, operation_id: str, most: int = 100) -> Data:
+        """Go from moment to moment until nothing more is planned; the full record then."""
+        for _ in range(most):
+            op = await self.operation(operation_id)
+            if op.next_at is None:
+                return await self.full(operation_id)
+            await self.at(op.next_at)
+        raise AssertionError(f"{operation_id} did not come to an end")
+
+    # --- behind the tools -------------------------------------------------------------------
+
+    async def operation(self, operation_id: str) -> Operation:
+        op = await self.app.store.read.operation(operation_id)
+        assert op is not None
+        return op
+
+    async def events(self, operation_id: str) -> list[AuditEvent]:
+        return await self.app.store.read.events_of(operation_id)
+
+    async def decide(self, operation_id: str, option: Option, **wish: Any) -> None:
+        """A person at a terminal chooses an option of the open case."""
+        case = await self.app.store.read.open_case(operation_id)
+        assert case is not None
+        op = await self.operation(operation_id)
+        held = self.app.contracts.holding(op.provider, op.action)
+        by = {"operator": "anna", "channel": "terminal"}
+        decided = await self.app.store.write(
+            lambda c: self.app.store.ledger.decide(
+                c, case.id, case.revision, Wish(option, **wish), held, by
+            )
+        )
+        assert not isinstance(decided, Refusal), decided
+        await self.settled()
+
+    def count(self, route: str = STATUS) -> int:
+        return self.provider.count(route)
+
+    def script(self, *steps: Step, route: str = STATUS) -> None:
+        self.provider.script(route, *steps)
+
+
+@asynccontextmanager
+async def stage(
+    home: Path,
+    job: Data = EXPORT,
+    *,
+    states: Sequence[str] | None = ("queued", "running", "done"),
+    clock: ManualClock | None = None,
+    random: Random | None = None,
+    **top: Any,
+) -> AsyncIterator[Stage]:
+    """A home with the contract of one job, its provider, a process and a client.
+
+    `states` is what the first job, `exp_1`, goes through; None plans no job.
+    """
+    async with FakeProvider() as provider:
+        if states is not None:
+            provider.job("exp_1", list(states), result={"rows": 3})
+        write_contract(home, contract(provider.base_url, job, **top))
+        async with process(provider, home, clock or ManualClock(), random) as on:
+            yield on
+
+
+@asynccontextmanager
+async def process(
+    provider: FakeProvider,
+    home: Path,
+    clock: ManualClock,
+    random: Random | None = None,
+    *,
+    role: str = "serve",
+) -> AsyncIterator[Stage]:
+    """One more process on a home, with a worker and a client of its own."""
+    async with AsyncExitStack() as stack:
+        app = await stack.enter_async_context(_app(home, clock, random, role))
+        owner = app.store.liveness.owner
+        client = await stack.enter_async_context(_client(app))
+        yield Stage(provider, home, clock, app, client, owner)
+
+
+class _Luck:
+    """A known schedule, and ids that no other process on the home makes."""
+
+    def __init__(self, seed: int = 1) -> None:
+        self._schedule = FixedRandom.seeded(seed)
+        self._ids = SystemRandom()
+
+    def uniform(self) -> float:
+        return self._schedule.uniform()
+
+    def token(self, size: int) -> str:
+        return self._ids.token(size)
+
+
+@asynccontextmanager
+async def _app(home: Path, clock: Clock, random: Random | None, role: str) -> AsyncIterator[App]:
+    random = random or _Luck()
+    settings = Settings(home=home)
+    async with running(settings, role=role, worker=True, clock=clock, random=random) as app:
+        yield app
+
+
+@asynccontextmanager
+async def _client(app: App) -> AsyncIterator[Client]:
+    server = build(app.desk, version="0", client=app.store.liveness.owner)
+    async with Client(server) as client:
+        await client.list_tools()
+        yield client
+
+
+@asynccontextmanager
+async def another_chat(on: Stage) -> AsyncIterator[Client]:
+    """A second client of the same process."""
+    async with _client(on.app) as client:
+        yield client
+
+
+def says(state: str, **more: Any) -> Answer:
+    """A status answer about job `exp_1`."""
+    return Answer(json={"id": "exp_1", "state": state, **more})
