@@ -392,6 +392,10 @@ IN_FULL: dict[str, Change] = {
         "wildcard",
         "auth = false",
     ),
+    "secret-of-status-by-command": (
+        'evidence = "https://exp.example/docs/exports#status"', 'secret = "exec:" #!',
+        "jobs.export.status.secret", "no command of its own", "env:NAME",
+    ),
     "date-in-quotes": (
         "checked = 2026-11-30",
         'checked = "2026-11-30" #!',

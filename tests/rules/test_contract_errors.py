@@ -199,6 +199,30 @@ def test_a_reference_to_a_secret_is_kept_as_it_is(reference: str) -> None:
     assert auth.exec == (("op", "read", "op://vault/exp") if exec_list else None)
 
 
+def test_a_credential_never_goes_to_hosts_of_a_wildcard() -> None:
+    text = changed(FULL, 'allow_hosts = ["files.exp.example"]', 'allow_hosts = ["*.exp.example"]')
+    assert loaded(text).allow_hosts == ("*.exp.example",)
+    (error,) = errors_of(changed(text, "auth = false", "auth = true"))
+    assert (error.key, error.fix) == (
+        "jobs.export.result.auth",
+        "name the host in full, or write auth = false",
+    )
+
+
+@pytest.mark.parametrize("scheme", ["none", "oauth2_client"])
+def test_a_narrower_secret_needs_a_scheme_that_takes_one(scheme: str) -> None:
+    text = changed(FULL, 'effect = "read"', 'effect = "read"\nsecret = "env:NARROW"')
+    assert loaded(text).jobs["export"].status.secret == "env:NARROW"
+    parts = {
+        "none": 'scheme = "none"',
+        "oauth2_client": 'scheme = "oauth2_client"\ntoken_url = "https://a.example/t"\n'
+        'client_id = "x"\nclient_secret = "env:S"',
+    }
+    other = changed(text, 'scheme = "bearer"\nsecret = "env:EXP_TOKEN"', parts[scheme])
+    (error,) = errors_of(other)
+    assert error.key == "jobs.export.status.secret"
+
+
 # --- addresses ------------------------------------------------------------------------------
 
 
@@ -266,6 +290,25 @@ def test_broken_toml_names_its_line(text: str, line: int) -> None:
     (error,) = errors_of(text)
     assert (error.line, error.key) == (line, "(toml)")
     assert "(at line" not in error.problem
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "key"),
+    [
+        ('{ dataset = "{arg.dataset}" }', "{ a = nan }", "jobs.export.body.a"),
+        ('{ dataset = "{arg.dataset}" }', "{ a = -inf }", "jobs.export.body.a"),
+        ("[calls]", "[scopes.s]\nreserve = nan\n[calls]", "scopes.s.reserve"),
+        ('["done"]', "[inf]", "jobs.export.succeeded"),
+        ("contract = 1", f"contract = {'1' * 5_000}", "(toml)"),
+        ("[calls]", f"x = {'[' * 60}{']' * 60}\n[calls]", "(file)"),
+        ("[calls]", f"x = {'[' * 5_000}{']' * 5_000}\n[calls]", "(file)"),
+    ],
+    ids=["nan", "inf", "share", "word", "digits", "deep", "very deep"],
+)
+def test_numbers_that_json_lacks_and_bottomless_files_are_refused(
+    old: str, new: str, key: str
+) -> None:
+    assert key in {error.key.partition("[")[0] for error in errors_of(changed(SMALL, old, new))}
 
 
 def test_one_broken_file_never_takes_another_down() -> None:

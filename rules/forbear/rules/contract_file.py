@@ -15,7 +15,7 @@ from decimal import Decimal
 from forbear.rules.contract import Contract, ContractError
 from forbear.rules.contract_forms import Origin, Raw, written_out
 from forbear.rules.contract_keys import CONTRACT
-from forbear.rules.contract_kinds import Place, Report, is_table, nearest, nested
+from forbear.rules.contract_kinds import Place, Report, is_list, is_table, nearest, nested
 from forbear.rules.contract_provider import contract
 from forbear.rules.contract_requests import digest
 from forbear.rules.toml_lines import Path, key_lines
@@ -25,6 +25,9 @@ Library = Callable[[str], str | None]
 
 _AT_LINE = re.compile(r"\(at line (\d+), column \d+\)")
 _READ = nested(CONTRACT)
+
+DEEPEST = 40
+"""Levels of tables and arrays that a file may have."""
 
 
 def _no_library(name: str) -> str | None:
@@ -95,7 +98,8 @@ def parse_all(
 
 def _load(text: str, file: str) -> Raw | ContractError:
     try:
-        return tomllib.loads(text, parse_float=Decimal)
+        loaded = tomllib.loads(text, parse_float=Decimal)
+        return _too_deep(file) if _is_deep(loaded) else loaded
     except tomllib.TOMLDecodeError as error:
         message = str(error)
         found = _AT_LINE.search(message)
@@ -104,7 +108,21 @@ def _load(text: str, file: str) -> Raw | ContractError:
             file, line, "(toml)", _AT_LINE.sub("", message).strip(), "mend the TOML of this line"
         )
     except RecursionError:
-        return ContractError(file, 1, "(toml)", "is nested too deeply", "make it flatter")
+        return _too_deep(file)
+    except ValueError as error:
+        return ContractError(file, 1, "(toml)", str(error), "write shorter numbers")
+
+
+def _too_deep(file: str) -> ContractError:
+    return ContractError(
+        file, 1, "(file)", f"is nested deeper than {DEEPEST} levels", "make it flatter"
+    )
+
+
+def _is_deep(value: object, left: int = DEEPEST) -> bool:
+    if is_table(value):
+        return left == 0 or any(_is_deep(inner, left - 1) for inner in value.values())
+    return is_list(value) and (left == 0 or any(_is_deep(inner, left - 1) for inner in value))
 
 
 def _locate(origins: list[Origin], path: Path) -> tuple[str, int, Path]:

@@ -19,7 +19,7 @@ from forbear.rules.contract import (
 from forbear.rules.contract_actions import Around, call, job, rules
 from forbear.rules.contract_forms import Raw
 from forbear.rules.contract_keys import EXAMPLE_HEADERS, PER, SCHEME, STATUS_CODE
-from forbear.rules.contract_kinds import Section, is_table, nearest
+from forbear.rules.contract_kinds import Place, Section, is_table, nearest
 from forbear.rules.contract_request_terms import (
     BASE_URL,
     CONSOLE,
@@ -89,6 +89,8 @@ def contract(
         for name, inner in section.sections("calls").items()
     }
     _check_actions(section, jobs, calls)
+    for name, one in jobs.items():
+        _check_credentials(section.place.at("jobs", name), one, authentication, allow_hosts)
     escalation = section.section("escalation")
     return Contract(
         provider,
@@ -181,6 +183,27 @@ def _check_command(section: Section, found: Auth) -> None:
         section.complain("exec", "is one command for two secrets", "use env: or file: for one")
     if found.exec is not None and not commands:
         section.complain("exec", "is used by no secret", 'write secret = "exec:"')
+
+
+def _check_credentials(place: Place, job: Job, shared: Auth, allow_hosts: tuple[str, ...]) -> None:
+    """A narrower secret needs a way in, and no credential goes to hosts that a wildcard names."""
+    if job.status.secret is not None and shared.scheme in ("none", "oauth2_client"):
+        place.at("status", "secret").complain(
+            f"cannot go onto a request with the scheme {shared.scheme}",
+            "write [auth] with bearer, basic, header, query or body",
+        )
+    if job.status.secret == "exec:":
+        place.at("status", "secret").complain(
+            "has no command of its own", 'use "env:NAME", "file:/path" or "keyring:service/user"'
+        )
+    for name, result in job.results.items():
+        wild = any(host.startswith("*.") for host in allow_hosts)
+        if wild and result.url is not None and result.authenticate:
+            path = ("result",) if set(job.results) == {"result"} else ("results", name)
+            place.at(*path, "auth").complain(
+                "would send the credential to any host of a wildcard in allow_hosts",
+                "name the host in full, or write auth = false",
+            )
 
 
 def _account(section: Section) -> Mapping[str, str]:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Mapping
 from decimal import Decimal
 from ipaddress import ip_address
+from math import isfinite
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -32,6 +33,7 @@ from forbear.rules.contract_terms import (
     exact,
 )
 from forbear.rules.notation import parse_pointer, parse_source, parse_template
+from forbear.rules.values import decimal_of
 
 _FIELD_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+", re.ASCII)
 _LABEL = r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?"
@@ -108,7 +110,7 @@ def _tree(raw: object, place: Place) -> Tree:
         return [place.at(index).read(BODY, item) for index, item in enumerate(raw)]
     if isinstance(raw, str):
         return parse_template(raw)
-    if raw is None or isinstance(raw, bool | int | Decimal):
+    if raw is None or isinstance(raw, bool | int) or decimal_of(raw) is not None:
         return raw
     raise Fault("is nothing that JSON has", "put dates and times into quotes")
 
@@ -196,9 +198,10 @@ def _free(raw: object, place: Place) -> Mapping[str, Any]:
 
 
 def _quantity(raw: object, place: Place) -> Decimal:
-    if isinstance(raw, bool) or not isinstance(raw, int | Decimal) or not 0 <= raw < 10**18:
+    amount = decimal_of(raw)
+    if amount is None or not 0 <= amount < 10**18:
         raise Fault("is no amount", "write a number such as 5000")
-    return Decimal(raw)
+    return amount
 
 
 _APPROVAL_MODE = choice("none", "session", "per_call")
@@ -309,8 +312,8 @@ def _plain_json(raw: object, place: Place) -> Any:
         return {key: _plain_json(value, place.at(key)) for key, value in raw.items()}
     if is_list(raw):
         return [_plain_json(item, place.at(index)) for index, item in enumerate(raw)]
-    if isinstance(raw, Decimal):
-        return float(raw)
+    if isinstance(raw, Decimal) and isfinite(number := float(raw)):
+        return number
     if isinstance(raw, str | bool | int):
         return raw
     place.complain("is nothing that JSON has", "put dates and times into quotes")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from datetime import date, datetime
-from decimal import Decimal
 
 from forbear.rules.contract import (
     Condition,
@@ -40,6 +39,7 @@ from forbear.rules.notation import (
     parse_source,
     parse_template,
 )
+from forbear.rules.values import decimal_of
 from forbear.rules.values import text_of as text_of_value
 
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*", re.ASCII)
@@ -88,9 +88,10 @@ def _boolean(raw: object, place: Place) -> bool:
 
 
 def _share(raw: object, place: Place) -> float:
-    if isinstance(raw, bool) or not isinstance(raw, int | float | Decimal) or not 0 <= raw < 1:
+    share = decimal_of(raw)
+    if share is None or not 0 <= share < 1:
         raise Fault("is no share", "write a number from 0 to below 1, such as 0.1")
-    return float(raw)
+    return float(share)
 
 
 def _date(raw: object, place: Place) -> str:
