@@ -476,6 +476,9 @@ IN_FULL: dict[str, Change] = {
         "names nothing",
         "{arg.dataset}",
     ),
+    "empty-label": (
+        'label = "Export {arg.dataset}"', 'label = " " #!', "jobs.export.label", "is empty", "",
+    ),
     "label-after-the-fact": (
         'label = "Export {arg.dataset}"',
         'label = "Export {id}" #!',

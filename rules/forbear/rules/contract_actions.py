@@ -32,7 +32,7 @@ from forbear.rules.contract_jobs import (
 )
 from forbear.rules.contract_keys import MEANS, ON, ON_FAILURE, REPEAT
 from forbear.rules.contract_kinds import Section, nearest
-from forbear.rules.contract_request_terms import INPUT, PATH, TEMPLATE, URL
+from forbear.rules.contract_request_terms import INPUT, LABEL, PATH, URL
 from forbear.rules.contract_requests import (
     Names,
     approval,
@@ -183,7 +183,7 @@ class _Reader:
 
     def check_label(self, names: frozenset[str], requests: Mapping[Path, Request]) -> None:
         """What a person approves must have a label, and the label only what is known before."""
-        label = self.section.get("label", TEMPLATE)
+        label = self.section.get("label", LABEL)
         if label is not None:
             known = frozenset(name for name in names if name.startswith(("arg.", "account.")))
             Names(known).check_one(self.section.place.at("label"), label, label=True)
@@ -227,7 +227,7 @@ class _Reader:
             "name": self.name,
             "title": title,
             "description": section.get("description", TEXT, f"{title}."),
-            "label": section.get("label", TEMPLATE),
+            "label": section.get("label", LABEL),
             "input": schema,
             "identity": self.check_identity(schema),
             "repeat": section.get("repeat", REPEAT, "ask"),

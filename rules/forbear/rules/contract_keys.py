@@ -33,6 +33,7 @@ from forbear.rules.contract_request_terms import (
     HOSTS,
     INPUT,
     KEY_PLACE,
+    LABEL,
     LINK,
     MERGE,
     METHOD,
@@ -40,7 +41,6 @@ from forbear.rules.contract_request_terms import (
     PLAIN_HEADERS,
     QUERY,
     REFERENCE,
-    TEMPLATE,
     URL,
 )
 from forbear.rules.contract_terms import (
@@ -403,7 +403,7 @@ LOOKUP = Table(
 _ACTION: Keys = {
     "title": (TEXT, "A short name for people."),
     "description": (TEXT, "What it does, for agents."),
-    "label": (TEMPLATE, "What a person approves; arguments named here are fit for display."),
+    "label": (LABEL, "What a person approves; arguments named here are fit for display."),
     "input": (INPUT, "JSON Schema of the arguments."),
     "identity": (NAMES, "Arguments that make two actions the same; default all."),
     "repeat": (REPEAT, "What the same action means after it ended."),

@@ -160,6 +160,8 @@ def nearest(word: str, known: Iterable[str]) -> str:
     words = sorted(known)
     if close := get_close_matches(word, words, 1, 0.6):
         return f"write {close[0]!r}"
+    if not words:
+        return "leave it out"
     return f"use one of {', '.join(words)}"
 
 

@@ -29,6 +29,7 @@ from forbear.rules.contract_terms import (
     NAME,
     NAMED,
     SCALAR_SCHEMA,
+    check_text,
     closed,
     exact,
 )
@@ -60,6 +61,8 @@ SECRET_FIELDS = frozenset(
 """Header fields and parameters that carry credentials; their place is [auth]."""
 
 TEMPLATE = text_of(parse_template, Template("", ()))
+LABEL = text_of(lambda raw: parse_template(check_text(raw)), Template("", ()), {"minLength": 1})
+"""A template that a person reads, so it cannot be empty."""
 
 
 def _field(raw: object, place: Place) -> Template:

@@ -48,7 +48,8 @@ _DURATION_SCHEMA = {"pattern": "^[0-9]+(ms|s|m|h|d)$"}
 # --- plain values ---------------------------------------------------------------------------
 
 
-def _text(raw: str) -> str:
+def check_text(raw: str) -> str:
+    """A text that says something."""
     if not raw.strip():
         raise Fault("is empty", "write something, or leave the key out")
     return raw
@@ -67,7 +68,7 @@ def _positive(raw: str) -> int:
     return found
 
 
-TEXT = text_of(_text, "text", {"minLength": 1})
+TEXT = text_of(check_text, "text", {"minLength": 1})
 NAMED = text_of(check_name, "name", {"pattern": f"^{NAME.pattern}$"})
 DURATION = text_of(_positive, 60_000, _DURATION_SCHEMA)
 WAIT = text_of(parse_duration, 60_000, _DURATION_SCHEMA)
