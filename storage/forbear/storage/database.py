@@ -10,7 +10,7 @@ from __future__ import annotations
 import fcntl
 import os
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -44,7 +44,7 @@ class FileLock:
         self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
     @contextmanager
-    def held(self) -> Iterator[None]:
+    def held(self) -> Generator[None]:
         fcntl.flock(self._descriptor, fcntl.LOCK_EX)
         try:
             yield
@@ -153,6 +153,11 @@ def _create(path: Path) -> None:
 def said(error: BaseException) -> str:
     """What the driver says, without the statement and its parameters."""
     return str(error.orig if isinstance(error, DBAPIError) else error)
+
+
+def sqlite_version() -> str:
+    """The version of the SQLite library that this process uses."""
+    return sqlite3.sqlite_version
 
 
 def stored_generation(connection: Connection) -> str | None:
