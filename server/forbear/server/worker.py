@@ -10,6 +10,7 @@ import asyncio
 import logging
 import os
 from collections.abc import Mapping
+from functools import partial
 
 from forbear.rules import signals
 from forbear.rules.facts import facts_of
@@ -38,6 +39,9 @@ COOLING = 5_000
 
 GRACE = 3.0
 """Seconds that requests under way get when the process stops."""
+
+SET_BACK = 1_000
+"""A wall clock that fell this far behind, ms, was set back; less is a clock being steered."""
 
 DEFERENCE = 5_000
 """How long a short-lived process leaves due work to a resident worker that holds it, ms."""
@@ -70,6 +74,7 @@ class Worker:
         self._role = role
         self._busy: dict[str, asyncio.Task[None]] = {}
         self._cooling: dict[str, int] = {}
+        """Operations to leave alone until a time on the boot clock, which nobody sets back."""
         self._unstored = 0
         self._elsewhere: frozenset[str] = frozenset()
 
@@ -100,19 +105,31 @@ class Worker:
     # --- signs of life ----------------------------------------------------------------------
 
     async def _keep_pulse(self) -> None:
+        """Notice what other processes commit, and a wall clock that is set back."""
+        lead = self._lead()
         while True:
-            self._store.look_elsewhere()
+            try:
+                self._store.look_elsewhere()
+                before, lead = lead, self._lead()
+                if lead < before - SET_BACK:
+                    await self._store.write(self._store.ledger.recover)
+            except StoreError as error:
+                _log.warning("%s", error)
             await self._clock.sleep(PULSE)
+
+    def _lead(self) -> int:
+        """How far the wall clock is ahead of the one that only goes on."""
+        now = self._clock.now()
+        return now.wall - now.boot
 
     async def _keep_alive(self) -> None:
         while True:
             try:
                 self._contracts.refresh()
                 bindings = self._contracts.bindings()
-                ledger = self._store.ledger
-                await self._store.write(
-                    lambda c, held=bindings: ledger.register(c, self._role, os.getpid(), held)
-                )
+                ledger, pid = self._store.ledger, os.getpid()
+                sign = partial(ledger.register, role=self._role, pid=pid, bindings=bindings)
+                await self._store.write(sign)
                 await self._store.write(ledger.recover)
                 await self._find_residents()
             except StoreError as error:
@@ -137,11 +154,10 @@ class Worker:
     async def _schedule(self) -> None:
         while True:
             news = asyncio.ensure_future(self._store.news.wait())
-            pause = SAFETY
             try:
                 pause = await self._start_due()
             except StoreError as error:
-                _log.warning("the store cannot be read: %s", error)
+                _log.warning("%s", error)
                 pause = 1.0
             sleep = asyncio.ensure_future(self._clock.sleep(pause))
             try:
@@ -152,22 +168,32 @@ class Worker:
 
     async def _start_due(self) -> float:
         """Start what is due and return the seconds until anything else can be."""
-        now = self._clock.now().wall
         if self._unstored:
             return 1.0
-        for due in await self._store.read.due(now):
-            if due.id in self._busy or self._cooling.get(due.id, 0) > now:
-                continue
-            if due.binding in self._elsewhere and now - due.next_at < DEFERENCE:
-                self._cooling[due.id] = due.next_at + DEFERENCE
-                continue
-            task = asyncio.create_task(self._carry(due), name=due.id)
-            self._busy[due.id] = task
-            task.add_done_callback(lambda _done, done_id=due.id: self._busy.pop(done_id, None))
-        self._cooling = {key: at for key, at in self._cooling.items() if at > now}
-        first = await self._store.read.next_due(now)
-        times = [at for at in (first, min(self._cooling.values(), default=None)) if at is not None]
-        return min(SAFETY, max(0.0, (min(times, default=now + 60_000) - now) / 1_000))
+        now = self._clock.now()
+        self._cooling = {key: at for key, at in self._cooling.items() if at > now.boot}
+        in_hand = (*self._busy, *self._cooling)
+        for due in await self._store.read.due(now.wall, without=in_hand):
+            late = now.wall - due.next_at
+            if due.binding in self._elsewhere and late < DEFERENCE:
+                self._cool(due.id, DEFERENCE - late)
+            elif due.id not in self._busy:
+                task = asyncio.create_task(self._carry(due), name=due.id)
+                self._busy[due.id] = task
+                task.add_done_callback(partial(self._release, due.id))
+        waits = [at - now.boot for at in self._cooling.values()]
+        first = await self._store.read.next_due(now.wall)
+        if first is not None:
+            waits.append(first - now.wall)
+        return min(SAFETY, max(0.0, min(waits, default=60_000) / 1_000))
+
+    def _cool(self, operation_id: str, ms: int) -> None:
+        self._cooling[operation_id] = self._clock.now().boot + ms
+
+    def _release(self, operation_id: str, task: asyncio.Task[None]) -> None:
+        self._busy.pop(operation_id, None)
+        if not task.cancelled() and task.exception() is not None:
+            _log.error("%s could not be carried", operation_id, exc_info=task.exception())
 
     async def _carry(self, due: Due) -> None:
         """Do what is due for one operation until nothing more is due at once."""
@@ -176,10 +202,8 @@ class Worker:
                 # A changed contract or credential counts from the very next request.
                 self._contracts.refresh()
                 holding = self._contracts.holding(due.provider, due.action)
-                ledger = self._store.ledger
-                step = await self._store.write(
-                    lambda c, held=holding: ledger.reserve(c, due.id, held)
-                )
+                reserve = partial(self._store.ledger.reserve, operation_id=due.id, holding=holding)
+                step = await self._store.write(reserve)
                 if isinstance(step, Reserved):
                     await self._send(step)
                 elif not step:
@@ -187,28 +211,24 @@ class Worker:
                     return
         except StoreError as error:
             _log.warning("%s: %s", due.id, error)
-            self._cooling[due.id] = self._clock.now().wall + 1_000
+            self._cool(due.id, 1_000)
         except Exception:
             _log.exception("%s could not be carried", due.id)
-            self._cooling[due.id] = self._clock.now().wall + COOLING
+            self._cool(due.id, COOLING)
 
     async def _cool_if_stuck(self, due: Due) -> None:
         """Leave alone what is still due though nothing could be done for it here."""
         now = self._clock.now().wall
         op = await self._store.read.operation(due.id)
         if op is not None and op.next_at is not None and op.next_at <= now:
-            self._cooling[due.id] = now + COOLING
+            self._cool(due.id, COOLING)
 
     # --- one request ------------------------------------------------------------------------
 
     async def _send(self, reserved: Reserved) -> None:
         """Use a permit and store what came of it, whatever that is."""
         reply = await self._sender.send(reserved.permit, reserved.request)
-        signal = self._read(reserved, reply)
-        result = None
-        if reserved.operation.kind is Kind.RESULT and signal.meaning in _RESULTS:
-            result = await self._keep_result(reserved, reply)
-        await self._store_outcome(reserved, reply, signal, result)
+        await self._store_outcome(reserved, reply, self._read(reserved, reply))
 
     def _read(self, reserved: Reserved, reply: Reply) -> Signal:
         holding, op = reserved.holding, reserved.operation
@@ -233,27 +253,20 @@ class Worker:
             partial=partial,
         )
 
-    async def _store_outcome(
-        self,
-        reserved: Reserved,
-        reply: Reply,
-        signal: Signal,
-        result: Mapping[str, object] | None,
-    ) -> None:
+    async def _store_outcome(self, reserved: Reserved, reply: Reply, signal: Signal) -> None:
         """Transaction 2, again and again until it is stored; until then no new permit is made."""
-        ledger, pause = self._store.ledger, 0.25
+        is_result = reserved.operation.kind is Kind.RESULT and signal.meaning in _RESULTS
+        settle = partial(self._store.ledger.settle, reserved=reserved, reply=reply, signal=signal)
+        pause = 0.25
         self._unstored += 1
         try:
             while True:
                 try:
-                    await self._store.write(
-                        lambda c: ledger.settle(c, reserved, reply, signal, result)
-                    )
+                    result = await self._keep_result(reserved, reply) if is_result else None
+                    await self._store.write(partial(settle, result=result))
                     return
-                except StoreError as error:
-                    _log.error(
-                        "the outcome of %s is not stored yet: %s", reserved.operation.id, error
-                    )
+                except (StoreError, OSError) as error:
+                    _log.error("outcome of %s not stored yet: %s", reserved.operation.id, error)
                 await self._clock.sleep(pause)
                 pause = min(5.0, pause * 2)
         finally:

@@ -55,7 +55,7 @@ class Code(StrEnum):
     LATE_EVIDENCE = "late_evidence"
     """An answer of an attempt that had been closed as unknown."""
     CHECK_MOVED = "check_moved"
-    """A related operation made the next check due earlier."""
+    """A related operation, or a clock that was set back, made the next check due earlier."""
 
 
 _HEAD = sa.select(events.c.hash).order_by(events.c.sequence.desc()).limit(1)

@@ -11,8 +11,10 @@ from sqlalchemy import Connection
 
 from forbear.rules import decisions, escalations
 from forbear.rules.decisions import Wish
-from forbear.rules.model import Case, Code, Operation, Refusal, State
+from forbear.rules.lifecycle import advance
+from forbear.rules.model import Case, Code, Operation, Option, Refusal, State
 from forbear.storage import audit, rows
+from forbear.storage.intents import watching
 from forbear.storage.schema import cases, operations
 from forbear.storage.transitions import (
     Holding,
@@ -53,13 +55,18 @@ def decide(
         return Refusal(Code.UNKNOWN_OPERATION, f"no case {case_id}", "forbear inbox lists them")
     case = rows.case(row)
     op = must_load(connection, case.operation_id)
-    refusal = _not_decidable(case, revision, op) or _not_offered(op, case, wish, holding, now)
+    refusal = (
+        _not_decidable(case, revision, op, now)
+        or _not_offered(op, case, wish, holding, now)
+        or _taken(connection, op, wish)
+    )
     if refusal is not None:
         return refusal
     action = holding.action if holding is not None else None
     verdict = decisions.grant(op, case.reason, wish, case.id, action, now)
     if dry_run:
-        return Decided(replace(op, **fields(verdict.changes)), case)
+        state = advance(op.state, verdict.event)
+        return Decided(replace(op, **fields(verdict.changes), state=state), case)
     decision = {"option": str(wish.option), "at": now, **_given(wish), **by}
     connection.execute(
         sa.update(cases)
@@ -108,7 +115,7 @@ def fields(changes: Mapping[str, object]) -> dict[str, Any]:
     return {name: value for name, value in changes.items() if name in Operation.__slots__}
 
 
-def _not_decidable(case: Case, revision: int, op: Operation) -> Refusal | None:
+def _not_decidable(case: Case, revision: int, op: Operation, now: int) -> Refusal | None:
     if case.closed_at is not None:
         told = case.closed_because or "closed"
         return Refusal(
@@ -124,7 +131,29 @@ def _not_decidable(case: Case, revision: int, op: Operation) -> Refusal | None:
             f"read it again: forbear show {op.id}",
             op.id,
         )
+    if op.approve_by is not None and now >= op.approve_by:
+        return Refusal(
+            Code.NOT_ALLOWED_IN_STATE,
+            f"the time to approve case {case.id} is over; nothing is sent",
+            "ask for the action again",
+            op.id,
+        )
     return None
+
+
+def _taken(connection: Connection, op: Operation, wish: Wish) -> Refusal | None:
+    """A provider job has one operation that watches it."""
+    if wish.option is not Option.CONFIRM_DONE or wish.reference is None:
+        return None
+    other = watching(connection, op, wish.reference)
+    if other is None:
+        return None
+    return Refusal(
+        Code.INVALID_ARGUMENTS,
+        f"{other.id} watches the provider's {wish.reference} already",
+        f"look at it (forbear show {other.id}), or name another --reference",
+        op.id,
+    )
 
 
 def _not_offered(

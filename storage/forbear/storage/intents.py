@@ -9,10 +9,10 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
-from forbear.rules.model import Budget, Operation
+from forbear.rules.model import Budget, Kind, Operation
 from forbear.rules.ports import Outbound
 from forbear.storage import rows
-from forbear.storage.schema import operations, requests, tasks
+from forbear.storage.schema import LIVE, operations, requests, tasks
 
 
 def by_key(connection: Connection, op: Operation) -> Operation | None:
@@ -42,6 +42,23 @@ def same_intent(connection: Connection, op: Operation) -> list[Operation]:
         .limit(50)
     ).mappings()
     return [rows.operation(row) for row in found]
+
+
+def watching(connection: Connection, op: Operation, job: str) -> Operation | None:
+    """Another operation that is not over and watches this job of the provider."""
+    if op.kind is not Kind.JOB:
+        return None
+    query = sa.select(operations).where(
+        operations.c.provider == op.provider,
+        operations.c.account == op.account,
+        operations.c.action == op.action,
+        operations.c.provider_job == job,
+        operations.c.kind == str(Kind.JOB),
+        sa.text(LIVE),
+        operations.c.id != op.id,
+    )
+    row = connection.execute(query).mappings().first()
+    return None if row is None else rows.operation(row)
 
 
 def inherit(op: Operation, earlier: Operation) -> Operation:

@@ -26,7 +26,6 @@ from forbear.rules.facts import facts_of
 from forbear.rules.identity import request_digest
 from forbear.rules.lifecycle import Event
 from forbear.rules.model import (
-    FINAL,
     Attempt,
     Budget,
     Certainty,
@@ -48,7 +47,15 @@ from forbear.rules.signals import Meaning, Signal
 from forbear.rules.verdicts import Verdict, after_attempt, stop
 from forbear.storage import audit, deciding, register, roster, rows
 from forbear.storage.deciding import Decided
-from forbear.storage.intents import add_task, by_key, inherit, plain, same_intent, stored_request
+from forbear.storage.intents import (
+    add_task,
+    by_key,
+    inherit,
+    plain,
+    same_intent,
+    stored_request,
+    watching,
+)
 from forbear.storage.liveness import Liveness
 from forbear.storage.schema import (
     attempts,
@@ -564,8 +571,9 @@ class Ledger:
         roster.unregister(connection, self.owner)
 
     def recover(self, connection: Connection) -> int:
-        """See `roster.recover`."""
-        return roster.recover(connection, self._liveness, self._clock.now().wall)
+        """See `roster.recover`; also `roster.rewind`."""
+        now = self._clock.now().wall
+        return roster.rewind(connection, now) + roster.recover(connection, self._liveness, now)
 
     # --- shared -----------------------------------------------------------------------------
 
@@ -626,11 +634,19 @@ def _with_pending(op: Operation, verdict: Verdict) -> Verdict:
     if op.pending is None:
         return verdict
     changes = {**verdict.changes, "pending": None}
-    if verdict.event not in (Event.POSTPONED, Event.OBSERVED, Event.ACCEPTED):
-        return replace(verdict, changes=changes)
     judged = replace(op, **deciding.fields(changes))
+    goes_on = verdict.event in (Event.POSTPONED, Event.OBSERVED, Event.ACCEPTED)
+    asks_for_nothing = verdict.event is Event.STOPPED and escalations.may_send_again(judged)
+    if not goes_on and not asks_for_nothing:
+        return replace(verdict, changes=changes)
     ended = decisions.discard(judged, str(op.pending.get("end", "ended on request")))
-    return replace(ended, changes={**changes, **ended.changes}, story=verdict.story)
+    return replace(
+        verdict,
+        event=ended.event,
+        changes={**changes, **ended.changes},
+        reason=None,
+        notice=ended.notice,
+    )
 
 
 def _verdict_without_contract(op: Operation, signal: Signal, now: int) -> Verdict:
@@ -678,30 +694,14 @@ def _evidence(op: Operation, reply: Reply, signal: Signal) -> dict[str, object]:
 def _watched_already(connection: Connection, op: Operation, verdict: Verdict) -> Verdict:
     """A submission that returns a job id we already watch is not a second job."""
     job = verdict.changes.get("provider_job")
-    if op.kind is not Kind.JOB or op.step is not Step.SEND or job is None:
+    watched = watching(connection, op, job) if isinstance(job, str) else None
+    if watched is None:
         return verdict
-    row = (
-        connection.execute(
-            sa.select(operations).where(
-                operations.c.provider == op.provider,
-                operations.c.account == op.account,
-                operations.c.action == op.action,
-                operations.c.provider_job == job,
-                operations.c.kind == str(Kind.JOB),
-                operations.c.state.not_in([str(state) for state in FINAL]),
-                operations.c.id != op.id,
-            )
-        )
-        .mappings()
-        .first()
-    )
-    if row is None:
-        return verdict
-    watched = rows.operation(row)
-    changes = {k: v for k, v in verdict.changes.items() if k not in ("provider_job", "accepted_at")}
+    kept = ("provider_job", "accepted_at", "step")
+    changes = {name: value for name, value in verdict.changes.items() if name not in kept}
     story = {**verdict.story, "watched_by": watched.id}
     if watched.intent != op.intent:
-        stopped = stop(Reason.BINDING_MISMATCH, {**changes, "step": Step.SEND})
+        stopped = stop(Reason.BINDING_MISMATCH, changes)
         return replace(stopped, story=story)
     ended = decisions.discard(op, f"the provider returned the job of {watched.id}")
     changes = {**changes, **ended.changes, "superseded_by": watched.id}

@@ -66,7 +66,7 @@ class Queries:
     def __init__(self, readers: AsyncEngine) -> None:
         self._readers = readers
 
-    async def _rows(self, query: sa.Select[Any]) -> list[sa.RowMapping]:
+    async def _rows(self, query: sa.Select[*tuple[Any, ...]]) -> list[sa.RowMapping]:
         try:
             async with self._readers.connect() as connection:
                 return list((await connection.execute(query)).mappings())

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
+from forbear.storage import audit
 from forbear.storage.liveness import Liveness
-from forbear.storage.schema import operations, processes
+from forbear.storage.schema import LIVE, operations, processes, scopes
 
 
 def register(
@@ -32,6 +33,39 @@ def holds(connection: Connection, binding: str, liveness: Liveness) -> bool:
         binding in row.bindings and liveness.alive(row.owner)
         for row in connection.execute(sa.select(processes))
     )
+
+
+def rewind(connection: Connection, now: int) -> int:
+    """Keep planned waits after the wall clock was set back. Returns how many operations that are.
+
+    A row written in what is now the future shows it; its wait is counted again from now, so that
+    nothing waits longer than was planned. Safe for every process to do: the first one moves all.
+    """
+    ahead = operations.c.updated_at - now
+    moved = connection.execute(
+        sa.update(operations)
+        .where(sa.text(LIVE), operations.c.updated_at > now, operations.c.next_at.is_not(None))
+        .values(
+            next_at=operations.c.next_at - ahead,
+            not_before=operations.c.not_before - ahead,
+            updated_at=now,
+        )
+        .returning(operations.c.id, operations.c.next_at)
+    ).all()
+    for row in moved:
+        body = {"because": "the clock was set back", "next_at": row.next_at}
+        audit.append(connection, row.id, now, audit.Code.CHECK_MOVED, body)
+    early = scopes.c.updated_at - now
+    connection.execute(
+        sa.update(scopes)
+        .where(scopes.c.updated_at > now)
+        .values(
+            next_allowed_at=scopes.c.next_allowed_at - early,
+            theoretical_arrival=scopes.c.theoretical_arrival - early * 1_000,
+            updated_at=now,
+        )
+    )
+    return len(moved)
 
 
 def recover(connection: Connection, liveness: Liveness, now: int) -> int:

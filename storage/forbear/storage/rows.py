@@ -115,4 +115,4 @@ def case(row: RowMapping) -> Case:
 
 def compact(value: object) -> str:
     """JSON on one line with sorted keys: the form whose hash is chained."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return json.dumps(value, sort_keys=True, separators=(",", ":"))

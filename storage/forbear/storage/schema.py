@@ -197,7 +197,7 @@ sa.Index(
 requests = sa.Table(
     "requests",
     metadata,
-    sa.Column("operation_id", sa.ForeignKey("operations.id"), primary_key=True),
+    sa.Column("operation_id", sa.Text, sa.ForeignKey("operations.id"), primary_key=True),
     sa.Column("request", JSON, nullable=False),
     sa.Column("body", sa.LargeBinary),
 )
@@ -206,7 +206,7 @@ requests = sa.Table(
 tasks = sa.Table(
     "tasks",
     metadata,
-    sa.Column("operation_id", sa.ForeignKey("operations.id"), primary_key=True),
+    sa.Column("operation_id", sa.Text, sa.ForeignKey("operations.id"), primary_key=True),
     sa.Column("task", sa.Text, primary_key=True),
     sa.Index("ix_tasks_task", "task"),
 )
@@ -215,7 +215,7 @@ attempts = sa.Table(
     "attempts",
     metadata,
     sa.Column("id", sa.Text, primary_key=True),
-    sa.Column("operation_id", sa.ForeignKey("operations.id"), nullable=False),
+    sa.Column("operation_id", sa.Text, sa.ForeignKey("operations.id"), nullable=False),
     sa.Column("number", sa.Integer, nullable=False),
     sa.Column("step", sa.Text, nullable=False),
     sa.Column("trigger", sa.Text, nullable=False),
@@ -264,7 +264,7 @@ cases = sa.Table(
     metadata,
     sa.Column("number", sa.Integer, primary_key=True, autoincrement=True),
     sa.Column("id", sa.Text, nullable=False, unique=True),
-    sa.Column("operation_id", sa.ForeignKey("operations.id"), nullable=False),
+    sa.Column("operation_id", sa.Text, sa.ForeignKey("operations.id"), nullable=False),
     sa.Column("reason", sa.Text, nullable=False),
     sa.Column("urgency", sa.Text, nullable=False),
     sa.Column("text", sa.Text, nullable=False),
