@@ -150,7 +150,7 @@ PENDING: dict[int, tuple[str, ...]] = {
         *("E13", "E14", "E15", "E16", "E18"),
     ),
     # Trust
-    5: ("A05", "A06", "A08", "C02", "C03", "C04"),
+    5: ("A05", "A06", "A08", "C02", "C03"),
     # The whole MCP surface
     6: ("M01", "M02", "M04", "M05", "M06", "M07"),
     # PostgreSQL and many machines
