@@ -1,0 +1,223 @@
+"""`contract check`, `contract list` and `contract schema`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from forbear.server.cli.home import is_new, opened, remark_if_nobody_sends, run, settings
+from forbear.server.cli.reading import AsJson
+from forbear.server.cli.terminal import Failure, say, say_json
+
+if TYPE_CHECKING:
+    from forbear.rules.contract import Contract
+
+EXAMPLES = "examples"
+
+
+def register(app: typer.Typer) -> None:
+    group = typer.Typer(no_args_is_help=True, help="Contracts: what a provider promises, as data.")
+    group.command()(check)
+    group.command()(schema)
+    group.command("list")(list_all)
+    app.add_typer(group, name="contract")
+
+
+def check(
+    files: Annotated[
+        list[Path] | None, typer.Argument(metavar="[FILE]...", help="Default: those of the home.")
+    ] = None,
+    sample: Annotated[
+        Path | None,
+        typer.Option(metavar="ANSWER", help="A pasted answer: say what it would mean."),
+    ] = None,
+    on: Annotated[
+        str | None, typer.Option(metavar="REQUEST", help="Of --sample: jobs.NAME.status, …")
+    ] = None,
+    http: Annotated[int, typer.Option(min=100, max=599, help="Status of --sample.")] = 200,
+    as_json: AsJson = False,
+) -> None:
+    """Check contract files: every mistake with line and fix, what is left open, the examples.
+
+    Exit 1 if a file has mistakes or an example does not come out.
+    """
+    chosen = files or sorted(settings().contracts.glob("*.toml"))
+    if not chosen:
+        raise Failure(
+            f"There is no contract in {settings().contracts}. `forbear init` writes a first one."
+        )
+    checked = [_checked(path) for path in chosen]
+    if sample is not None:
+        _show_sample(checked, sample, on, http)
+        return
+    if as_json:
+        say_json({"files": [one for one, _ in checked]})
+    else:
+        for one, _ in checked:
+            _show(one)
+    if not all(one["ok"] for one, _ in checked):
+        raise typer.Exit(1)
+
+
+def _checked(path: Path) -> tuple[dict[str, Any], Contract | None]:
+    from datetime import UTC, datetime
+
+    from forbear.rules.contract import Contract
+    from forbear.rules.contract_file import parse
+    from forbear.rules.contract_report import report
+    from forbear.rules.replay import replay
+    from forbear.server.clock import SystemClock
+    from forbear.server.providers import shipped
+
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise Failure(f"{path} cannot be read: {error}") from error
+    parsed = parse(text, str(path), shipped)
+    if not isinstance(parsed, Contract):
+        return {"file": str(path), "ok": False, "errors": [str(each) for each in parsed]}, None
+    today = datetime.fromtimestamp(SystemClock().now().wall / 1_000, UTC).date()
+    wrong = [
+        f"{path}:{one.example.line}: {one.example.on} with {one.example.http}: expected "
+        f"{one.example.expect}, concluded {one.concluded}"
+        for one in replay(parsed)
+    ]
+    errors = _schema_errors(path, parsed)
+    told: dict[str, Any] = {
+        "file": str(path),
+        "ok": not wrong and not errors,
+        "provider": parsed.provider,
+        "errors": errors,
+        "report": [
+            {"code": one.code, "warning": one.warning, "text": str(one)}
+            for one in report(parsed, today)
+        ],
+        EXAMPLES: {"replayed": len(parsed.examples), "failed": wrong},
+    }
+    return told, parsed
+
+
+def _schema_errors(path: Path, contract: Contract) -> list[str]:
+    """Input schemas that are no JSON Schema: the loader reads them, the validator would not."""
+    from forbear.tools.samples import fault
+
+    actions = (*contract.jobs.values(), *contract.calls.values())
+    groups = {name: "jobs" for name in contract.jobs} | {name: "calls" for name in contract.calls}
+    return [
+        f"{path}: {groups[action.name]}.{action.name}.input: {wrong} -> write JSON Schema 2020-12"
+        for action in actions
+        if (wrong := fault(action.input)) is not None
+    ]
+
+
+def _show(told: dict[str, Any]) -> None:
+    if told["errors"]:
+        for error in told["errors"]:
+            say(error, "red")
+        return
+    say(f"{told['file']}: provider {told['provider']}, no mistakes", "green")
+    for finding in told["report"]:
+        mark = "warning" if finding["warning"] else "note"
+        say(f"  {mark}: {finding['text']}", "yellow" if finding["warning"] else None)
+    for wrong in told[EXAMPLES]["failed"]:
+        say(f"  example failed: {wrong}", "red")
+    replayed = told[EXAMPLES]["replayed"]
+    passed = replayed - len(told[EXAMPLES]["failed"])
+    say(f"  {passed} of {replayed} examples come out" if replayed else "  no examples to replay")
+
+
+def _show_sample(
+    checked: list[tuple[dict[str, Any], Contract | None]], sample: Path, on: str | None, http: int
+) -> None:
+    from forbear.rules.replay import conclude
+
+    match checked:
+        case [(_, contract)] if contract is not None:
+            pass
+        case [(told, None)]:
+            raise Failure("\n".join(told["errors"]), 1)
+        case _:
+            raise Failure("--sample needs one contract file: forbear contract check FILE --sample …")
+    request = on or next((f"jobs.{name}.status" for name in contract.jobs), None)
+    if request is None:
+        raise Failure("Name the request of the answer: --on calls.NAME")
+    try:
+        body = sample.read_bytes()
+        concluded = conclude(
+            contract, request, http, (("Content-Type", "application/json"),), body
+        )
+    except OSError as error:
+        raise Failure(f"{sample} cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise Failure(str(error)) from error
+    say(f"{request}, {http}: {concluded}")
+
+
+def schema() -> None:
+    """Print the JSON Schema of contract files, for editors."""
+    from forbear.rules.contract_schema import schema as made
+
+    say_json(made())
+
+
+def list_all(as_json: AsJson = False) -> None:
+    """List the contracts of the home, their jobs and calls, and whether the key is there."""
+    home = settings()
+
+    async def listed() -> None:
+        async with opened(home) as store:
+            found = _providers(home.contracts, store.key)
+            if as_json:
+                say_json({"contracts": found})
+            elif not found:
+                say(f"No contracts in {home.contracts}. `forbear init` writes a first one.")
+            for one in [] if as_json else found:
+                _show_provider(one)
+            await remark_if_nobody_sends(store)
+
+    if is_new(home) and not home.contracts.is_dir():
+        say_json({"contracts": []}) if as_json else say("No contracts yet. `forbear init` begins.")
+        return
+    run(listed)
+
+
+def _providers(folder: Path, key: bytes) -> list[dict[str, Any]]:
+    from forbear.server.credentials import Credentials, MissingCredential
+    from forbear.server.providers import Contracts
+
+    contracts = Contracts(folder, Credentials(), key)
+    found: list[dict[str, Any]] = []
+    for name, contract in sorted(contracts.contracts().items()):
+        credential = contracts.credential(contract)
+        missing = str(credential) if isinstance(credential, MissingCredential) else None
+        found.append(
+            {
+                "provider": name,
+                "file": contract.file,
+                "base_url": contract.base_url,
+                "jobs": list(contract.jobs),
+                "calls": list(contract.calls),
+                "credential_missing": missing,
+            }
+        )
+    found += [
+        {"provider": name, "errors": [str(error) for error in errors]}
+        for name, errors in sorted(contracts.errors().items())
+    ]
+    return found
+
+
+def _show_provider(one: dict[str, Any]) -> None:
+    if "errors" in one:
+        say(f"{one['provider']}: does not load", "red")
+        for error in one["errors"]:
+            say(f"  {error}", "red")
+        return
+    say(f"{one['provider']}  {one['base_url']}  ({one['file']})")
+    say(f"  jobs: {', '.join(one['jobs']) or 'none'}")
+    if one["calls"]:
+        say(f"  calls: {', '.join(one['calls'])} (carried out by a later version)")
+    if one["credential_missing"] is not None:
+        say(f"  key missing: {one['credential_missing']}", "yellow")

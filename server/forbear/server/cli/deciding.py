@@ -1,0 +1,263 @@
+"""`inbox` and `decide`: the questions that wait for a person, and the answers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from forbear.server.cli.home import NOBODY, is_new, opened, remark_if_nobody_sends, run, settings
+from forbear.server.cli.home import case as find_case
+from forbear.server.cli.reading import AsJson, show_case
+from forbear.server.cli.terminal import (
+    Failure,
+    at_a_terminal,
+    confirmed,
+    remark,
+    say,
+    say_json,
+)
+from forbear.server.config import Settings
+
+if TYPE_CHECKING:
+    from forbear.rules.decisions import Wish
+    from forbear.rules.model import Case, Operation, Refusal
+    from forbear.server.app import App
+    from forbear.storage.deciding import Decided
+    from forbear.storage.transitions import Holding
+
+
+TOKEN = "FORBEAR_OPERATOR_TOKEN"
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(inbox)
+    app.command()(decide)
+
+
+# --- inbox ----------------------------------------------------------------------------------
+
+
+def inbox(as_json: AsJson = False) -> None:
+    """List what needs a decision, money in doubt first, then least time left. Exit 1 if any."""
+    home = settings()
+    if is_new(home):
+        say_json({"cases": []}) if as_json else say("Nothing needs a decision.")
+        remark(NOBODY)
+        return
+
+    async def listed() -> int:
+        from forbear.server.cli.inbox import entries
+
+        async with opened(home) as store:
+            found = await entries(store)
+            if as_json:
+                say_json({"cases": [entry.as_json() for entry in found]})
+            elif not found:
+                say("Nothing needs a decision.")
+            else:
+                for entry in found:
+                    say(entry.line(), "bold yellow" if entry.case.urgency == "now" else None)
+                say(f"forbear show {found[0].operation.id} tells the whole of the first.")
+            await remark_if_nobody_sends(store)
+            return len(found)
+
+    if run(listed):
+        raise typer.Exit(1)
+
+
+# --- decide ---------------------------------------------------------------------------------
+
+
+def decide(
+    name: Annotated[str, typer.Argument(metavar="CASE|NUMBER", help="From `forbear inbox`.")],
+    option: Annotated[str, typer.Argument(help="One of the options that the case offers.")],
+    minutes: Annotated[float | None, typer.Option(help="extend: by so many minutes.")] = None,
+    requests: Annotated[int | None, typer.Option(help="extend: so many more checks.")] = None,
+    until: Annotated[
+        str | None, typer.Option(metavar="T", help="hold: 30m, 14:30 (UTC) or a full time.")
+    ] = None,
+    treat_as: Annotated[
+        str | None,
+        typer.Option("--as", metavar="CLASS", help="treat_as: waiting, blocked, failed, …"),
+    ] = None,
+    reference: Annotated[
+        str | None, typer.Option(metavar="ID", help="confirm_done: the provider's id.")
+    ] = None,
+    comment: Annotated[str | None, typer.Option(help="Kept with the decision.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what it would do.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask (needs the token).")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Decide a case: once, on the facts as shown, and recorded with your name."""
+    from forbear.server.cli.wishes import wish_of
+
+    wish = wish_of(option, minutes, requests, until, treat_as, reference)
+    home = settings()
+    channel = None if dry_run else _channel(yes=yes)
+
+    async def decided() -> None:
+        from forbear.server.app import running
+
+        async with running(home, role="cli", worker=False) as app:
+            case = await find_case(app.store, name)
+            op = await app.store.read.operation(case.operation_id)
+            if op is None:
+                raise Failure(f"the operation of case {case.id} is gone", 3)
+            if case.closed_at is not None:
+                raise _closed(case, op)
+            if channel == "terminal" and not yes:
+                _ask(case, wish)
+            await _decide(app, case, op, wish, channel, comment, as_json=as_json)
+            await remark_if_nobody_sends(app.store)
+
+    run(decided)
+
+
+def _channel(*, yes: bool) -> str:
+    """How this person is known: at a terminal, or by the operator token.
+
+    Without a terminal the token in this process's environment must equal the one in the home's
+    `config.toml`: a token that the caller's own environment supplied would prove nothing.
+    """
+    import hmac
+    import os
+
+    if at_a_terminal():
+        return "terminal"
+    given = os.environ.get(TOKEN, "")
+    kept = Settings.load({name: value for name, value in os.environ.items() if name != TOKEN})
+    if kept.operator_token is None:
+        raise Failure(
+            'Without a terminal, decide needs an operator token. Write operator_token = "…" into '
+            f"{kept.home / 'config.toml'}, and set {TOKEN} to the same."
+        )
+    if not hmac.compare_digest(given.encode(), kept.operator_token.encode()):
+        raise Failure(
+            f"{TOKEN} is not the operator token of this home. Set it, or decide at a terminal."
+        )
+    if not yes:
+        raise Failure("Nobody can be asked here. Add --yes, or decide at a terminal.")
+    return "token"
+
+
+def _ask(case: Case, wish: Wish) -> None:
+    show_case(case)
+    say()
+    if not confirmed(f"Decide {wish.option}?"):
+        raise Failure("Nothing was decided.", 1)
+
+
+async def _decide(
+    app: App,
+    case: Case,
+    op: Operation,
+    wish: Wish,
+    channel: str | None,
+    comment: str | None,
+    *,
+    as_json: bool,
+) -> None:
+    from forbear.rules.model import Refusal
+
+    held = app.contracts.holding(op.provider, op.action)
+    by = _decided_by(app, channel, comment)
+    ledger, dry_run = app.store.ledger, channel is None
+    outcome = await app.store.write(
+        lambda c: ledger.decide(c, case.id, case.revision, wish, held, by, dry_run=dry_run)
+    )
+    if isinstance(outcome, Refusal):
+        raise await _refused(app, op, outcome)
+    cancelling = None if dry_run else await _cancel_too(app, case, outcome, wish, held)
+    await _show_outcome(app, outcome, wish, dry_run=dry_run, as_json=as_json)
+    if cancelling is not None:
+        remark(cancelling)
+
+
+def _decided_by(app: App, channel: str | None, comment: str | None) -> dict[str, object]:
+    """Who decides, as the audit trail keeps it.
+
+    `same_user` says that the operator runs as the user whom the store belongs to: agents of that
+    user could have typed the same.
+    """
+    import getpass
+    import os
+
+    try:
+        operator = getpass.getuser()
+    except (OSError, KeyError):
+        operator = f"uid {os.getuid()}"
+    by: dict[str, object] = {
+        "operator": operator,
+        "channel": channel or "dry run",
+        "same_user": os.getuid() == app.store.path.stat().st_uid,
+    }
+    return by if comment is None else by | {"comment": comment}
+
+
+async def _cancel_too(
+    app: App, case: Case, outcome: Decided, wish: Wish, held: Holding | None
+) -> str | None:
+    """With `cancel_at_provider`, queue the cancellation that the decision allows."""
+    from forbear.rules.contract import Job
+    from forbear.rules.model import Option, Refusal
+
+    job = held.action if held is not None else None
+    if wish.option is not Option.CANCEL_AT_PROVIDER or held is None or not isinstance(job, Job):
+        return None
+    if job.cancel is None:
+        return None
+    reason = f"decided in case {case.number}"
+    queued = await app.desk.cancel_at_provider(
+        outcome.operation, held, job.cancel, reason, authorisation=case.id
+    )
+    if isinstance(queued, Refusal):
+        return f"The cancellation could not be queued: {queued.message} {queued.next_step}"
+    return f"The cancellation is {queued.operation.id}; forbear wait {queued.operation.id}"
+
+
+async def _show_outcome(
+    app: App, outcome: Decided, wish: Wish, *, dry_run: bool, as_json: bool
+) -> None:
+    from forbear.tools.answers import full
+    from forbear.tools.times import clock_time
+
+    op = outcome.operation
+    if as_json:
+        case = await app.store.read.case_by(outcome.case.id)
+        decision = case[0].decision if case else None
+        told = {"case": outcome.case.id, "dry_run": dry_run, "decision": decision}
+        say_json(told | {"operation": full(await app.desk.record(op))})
+        return
+    if dry_run:
+        say(f"{wish.option} would lead to this; nothing was changed:")
+    else:
+        say(f"Decided: {wish.option}. {op.id} is {op.state}.")
+    now = app.clock.now().wall
+    if dry_run or not op.final:
+        if op.next_at is not None:
+            say(f"next request {clock_time(max(op.next_at, now), now)}")
+        say(f"deadline {clock_time(op.deadline_at, now)}")
+        say(f"status requests {op.status_requests.used} of {op.status_requests.max}")
+
+
+def _closed(case: Case, op: Operation) -> Failure:
+    decision = case.decision or {}
+    by = f"{decision['operator']} decided {decision['option']}" if decision else None
+    told = by or case.closed_because or "it closed itself"
+    return Failure(
+        f"Case {case.number} is closed: {told}. {op.id} is {op.state} now. Nothing was decided.", 1
+    )
+
+
+async def _refused(app: App, op: Operation, refusal: Refusal) -> Failure:
+    from forbear.rules.model import Code
+
+    current = await app.store.read.operation(op.id) or op
+    if refusal.code is Code.NOT_ALLOWED_IN_STATE:
+        return Failure(
+            f"{refusal.message}. {op.id} is {current.state} now. Nothing was decided: "
+            f"{refusal.next_step}.",
+            1,
+        )
+    return Failure(f"{refusal.message}: {refusal.next_step}.")

@@ -1,0 +1,92 @@
+"""The home of this user: its settings, its store, and finding things in it by short names."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, TypeVar
+
+from forbear.server.cli.terminal import Failure, remark
+from forbear.server.config import Settings
+
+if TYPE_CHECKING:
+    from forbear.rules.model import Case, Operation
+    from forbear.storage.queries import Process
+    from forbear.storage.store import Store
+
+T = TypeVar("T")
+
+NOBODY = (
+    "No process is alive that could send. Start one with `forbear worker`, or open your MCP client."
+)
+
+
+def settings() -> Settings:
+    return Settings.load(os.environ)
+
+
+def is_new(home: Settings) -> bool:
+    """Whether nothing was ever stored here."""
+    return not (home.home / "forbear.db").exists()
+
+
+@asynccontextmanager
+async def opened(home: Settings) -> AsyncIterator[Store]:
+    """The store for reading and deciding, without anything that sends."""
+    from forbear.server.clock import SystemClock, SystemRandom
+    from forbear.storage.store import Store
+
+    store = Store(home.home, SystemClock(), SystemRandom())
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+def run(command: Callable[[], Awaitable[T]]) -> T:
+    """Run an asynchronous command to its end."""
+    import asyncio
+
+    async def whole() -> T:
+        return await command()
+
+    return asyncio.run(whole())
+
+
+async def operation(store: Store, name: str) -> Operation:
+    """The operation with this id, or with the only id that begins so."""
+    found = await store.read.by_prefix(name)
+    exact = [op for op in found if op.id == name]
+    return _only(exact or found, name, "operation", "forbear ls", lambda op: op.id)
+
+
+async def case(store: Store, name: str) -> Case:
+    """The case with this inbox number, id, or beginning of an id."""
+    found = await store.read.case_by(name)
+    return _only(found, name, "case", "forbear inbox", lambda one: one.id)
+
+
+def _only(
+    found: Sequence[T], name: str, what: str, lister: str, id_of: Callable[[T], str]
+) -> T:
+    match found:
+        case []:
+            raise Failure(f"There is no {what} {name!r}. `{lister}` lists them.")
+        case [only]:
+            return only
+        case _:
+            ids = ", ".join(id_of(one) for one in found[:4])
+            raise Failure(f"{name!r} is the beginning of several {what}s: {ids}. Write more of it.")
+
+
+async def senders(store: Store) -> list[Process]:
+    """The living processes that send when something is due."""
+    return [
+        process for process in await store.read.processes() if store.liveness.alive(process.owner)
+    ]
+
+
+async def remark_if_nobody_sends(store: Store) -> None:
+    if not await senders(store):
+        remark(NOBODY)

@@ -1,0 +1,109 @@
+"""The inbox: one line per open case, in the order in which a person should look at them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from forbear.rules.escalations import URGENT
+from forbear.rules.model import Case, Operation, Reason
+from forbear.server.clock import SystemClock
+from forbear.storage.store import Store
+from forbear.tools.times import rfc3339
+from forbear.tools.untrusted import clip
+
+WIDTH = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One open case with its operation, as of `now`."""
+
+    case: Case
+    operation: Operation
+    now: int
+
+    @property
+    def left(self) -> int | None:
+        """Milliseconds until the question settles itself or its answer comes too late."""
+        op = self.operation
+        ends = [at for at in (op.approve_by, op.useful_until) if at is not None]
+        return min(ends) - self.now if ends else None
+
+    @property
+    def order(self) -> tuple[bool, bool, int, int]:
+        """Money in doubt first, then urgent, then least time left, then the oldest."""
+        left = self.left
+        return (
+            self.case.reason not in URGENT,
+            self.case.urgency != "now",
+            left if left is not None else 10**15,
+            self.case.number,
+        )
+
+    def line(self) -> str:
+        """`1  NOW    4m    —  Transfer 125.00 EUR   sent, no answer   look again`, 100 columns."""
+        urgency = "NOW" if self.case.urgency == "now" else self.case.urgency
+        age = _short(self.now - self.case.opened_at)
+        left = "—" if self.left is None else _short(self.left)
+        name = clip(self.operation.label or self.operation.action, 32)
+        first = self.case.options[0]["label"] if self.case.options else "nothing can be done here"
+        whole = (
+            f"{self.case.number:<3}{urgency:<6} {age:>4} {left:>4}  {name:<32}  "
+            f"{clip(_known(self.case, self.operation), 30)}   {first}"
+        )
+        return whole if len(whole) <= WIDTH else whole[: WIDTH - 1].rstrip() + "…"
+
+    def as_json(self) -> dict[str, Any]:
+        case = self.case
+        return {
+            "number": case.number,
+            "id": case.id,
+            "reason": str(case.reason),
+            "urgency": case.urgency,
+            "operation_id": case.operation_id,
+            "label": self.operation.label,
+            "state": str(self.operation.state),
+            "opened_at": rfc3339(case.opened_at),
+            "seconds_left": None if self.left is None else self.left // 1_000,
+            "options": [dict(option) for option in case.options],
+            "text": case.text,
+            "revision": case.revision,
+        }
+
+
+async def entries(store: Store) -> list[Entry]:
+    now = SystemClock().now().wall
+    found: list[Entry] = []
+    for case in await store.read.open_cases():
+        op = await store.read.operation(case.operation_id)
+        if op is not None:
+            found.append(Entry(case, op, now))
+    return sorted(found, key=lambda entry: entry.order)
+
+
+def _known(case: Case, op: Operation) -> str:
+    """What is known, in a few words."""
+    match case.reason:
+        case Reason.UNCLEAR_WRITE:
+            return f"sent, {'no clear answer' if op.answered else 'no answer'}"
+        case Reason.APPROVAL_REQUIRED:
+            return "not sent, to be approved"
+        case Reason.REQUEST_BUDGET_EXHAUSTED:
+            used = op.status_requests
+            return f"{op.provider_state or 'running'} · {used.used} of {used.max} checks"
+        case Reason.UNKNOWN_STATE | Reason.BLOCKED_STATE:
+            return f"{str(case.reason).replace('_', ' ')} {op.provider_state or ''}"
+        case Reason.TRANSPORT_BUDGET_EXHAUSTED:
+            return f"{op.transport_failures.used} failures"
+        case _:
+            return str(case.reason).replace("_", " ")
+
+
+def _short(ms: int) -> str:
+    """`40s`, `4m`, `3h`, `2d`; time that is over is `0s`."""
+    seconds = max(0, ms) // 1_000
+    for size, unit in ((86_400, "d"), (3_600, "h"), (60, "m")):
+        if seconds >= size:
+            return f"{seconds // size}{unit}"
+    return f"{seconds}s"

@@ -1,0 +1,81 @@
+"""What a command writes: plain where it is piped, in colour where a person looks.
+
+Results go to standard output, remarks to standard error. Nothing that a provider or an agent wrote
+can move the cursor or hide text.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from forbear.tools.untrusted import inert
+
+
+class Failure(Exception):
+    """The command ends here with this message and exit code. Raise it with the fix in it.
+
+    Codes: 1 a check failed or something needs a decision, 2 wrong usage, 3 store unavailable.
+    """
+
+    def __init__(self, message: str, code: int = 2) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+def say(text: str = "", style: str | None = None) -> None:
+    """One or more lines on standard output."""
+    safe = inert(text).replace("\r", "\\r")
+    if style is None or not _in_colour():
+        sys.stdout.write(f"{safe}\n")
+        return
+    from rich.console import Console
+    from rich.text import Text
+
+    Console(highlight=False, soft_wrap=True).print(Text(safe, style))
+
+
+def remark(text: str) -> None:
+    """One line on standard error."""
+    sys.stderr.write(inert(text).replace("\r", "\\r") + "\n")
+
+
+def say_json(value: Mapping[str, Any] | Sequence[Any]) -> None:
+    """A value as JSON on standard output, and nothing else there."""
+    sys.stdout.write(json.dumps(value, ensure_ascii=False, indent=2, default=str) + "\n")
+
+
+def confirmed(question: str) -> bool:
+    """Ask for one `y` on the terminal."""
+    sys.stdout.write(f"{question} [y/N] ")
+    sys.stdout.flush()
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
+def at_a_terminal() -> bool:
+    """Whether a person can be asked: both input and output are a terminal."""
+    return sys.stdin.isatty() and sys.stdout.isatty()
+
+
+def _in_colour() -> bool:
+    return sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+
+
+def style_of(line: str) -> str | None:
+    """The colour of a line of a story."""
+    for words, style in _STYLES:
+        if any(word in line for word in words):
+            return style
+    return None
+
+
+_STYLES = (
+    (("escalated", "held for approval", "must approve"), "bold yellow"),
+    (("succeeded",), "green"),
+    (("failed", "cancelled", "expired", "discarded", "dropped"), "red"),
+    (("503", "429", "no answer", "not sent", "is gone"), "yellow"),
+    (("decided",), "cyan"),
+)

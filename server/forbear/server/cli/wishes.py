@@ -1,0 +1,70 @@
+"""From the options of `decide` to a wish: times and numbers as a person writes them."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+
+from forbear.rules.decisions import Wish
+from forbear.rules.model import Option
+from forbear.rules.notation import parse_duration
+from forbear.rules.timing import read_rfc3339
+from forbear.server.cli.terminal import Failure
+from forbear.server.clock import SystemClock
+
+
+def wish_of(
+    option: str,
+    minutes: float | None,
+    requests: int | None,
+    until: str | None,
+    treat_as: str | None,
+    reference: str | None,
+) -> Wish:
+    """The wish, or a failure that names the wrong word and the right ones."""
+    name = option.replace("-", "_")
+    if name not in set(Option):
+        raise Failure(f"There is no option {option!r}; `forbear show` lists those of the case.")
+    _refuse_strangers(
+        Option(name),
+        {
+            "--minutes": (minutes, Option.EXTEND),
+            "--requests": (requests, Option.EXTEND),
+            "--until": (until, Option.HOLD),
+            "--as": (treat_as, Option.TREAT_AS),
+            "--reference": (reference, Option.CONFIRM_DONE),
+        },
+    )
+    return Wish(
+        option=Option(name),
+        extend_by=None if minutes is None else round(minutes * 60_000),
+        requests=requests,
+        until=None if until is None else instant(until, SystemClock().now().wall),
+        treat_as=treat_as,
+        reference=reference,
+    )
+
+
+def _refuse_strangers(chosen: Option, given: dict[str, tuple[object, Option]]) -> None:
+    """A parameter of another option is a mistake about what will happen; it is not ignored."""
+    for name, (value, option) in given.items():
+        if value is not None and option is not chosen:
+            raise Failure(f"{name} belongs to {option}, not to {chosen}; leave it out.")
+
+
+def instant(text: str, now: int) -> int:
+    """A point in time, epoch ms: `30m` from now, the next `14:30` UTC, or RFC 3339."""
+    if re.fullmatch(r"[0-9]+(s|m|h|d)", text):
+        return now + parse_duration(text)
+    if found := re.fullmatch(r"([01]?[0-9]|2[0-3]):([0-5][0-9])Z?", text):
+        today = datetime.fromtimestamp(now / 1_000, UTC)
+        then = today.replace(hour=int(found[1]), minute=int(found[2]), second=0, microsecond=0)
+        if then <= today:
+            then += timedelta(days=1)
+        return round(then.timestamp() * 1_000)
+    full = read_rfc3339(text)
+    if full is None:
+        raise Failure(
+            f"--until {text!r} is no time; write 30m, 14:30 (UTC) or 2026-11-30T14:30:00Z."
+        )
+    return full
