@@ -91,11 +91,10 @@ def _key(name: object) -> str:
     return json.dumps(str(name))
 
 
-def contract(base_url: str, job: Data = EXPORT, **top: Any) -> str:
-    """The text of a contract with one job, `export`; `top` are further keys of the file."""
+def contract(job: Data = EXPORT, **top: Any) -> str:
+    """The text of a contract with one job, `export`; `top` are the other keys of the file."""
     whole = {
         "contract": 1,
-        "base_url": base_url,
         "auth": "none",
         "scopes": {"account": {"per": "account", "rate": "1000/1s"}},
         "jobs": {"export": job},
@@ -309,7 +308,7 @@ async def stage(
     async with FakeProvider() as provider:
         if states is not None:
             provider.job("exp_1", list(states), result={"rows": 3})
-        write_contract(home, contract(provider.base_url, job, **top))
+        write_contract(home, contract(job, **{"base_url": provider.base_url, **top}))
         async with process(provider, home, clock or ManualClock(), random) as on:
             yield on
 
