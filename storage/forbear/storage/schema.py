@@ -14,6 +14,7 @@ import sqlalchemy as sa
 from forbear.rules.model import (
     FINAL,
     Certainty,
+    DelaySource,
     Kind,
     Priority,
     Reason,
@@ -21,6 +22,7 @@ from forbear.rules.model import (
     State,
     Step,
     Trigger,
+    WaitingFor,
 )
 
 GENERATION = "0001"
@@ -143,14 +145,21 @@ operations = sa.Table(
     _one_of("request_class", RequestClass),
     _one_of("priority", Priority),
     _one_of("certainty", Certainty),
+    _one_of("waiting_for", WaitingFor),
+    _one_of("delay_source", DelaySource),
     sa.CheckConstraint(
         f"({LIVE}) OR (next_at IS NULL AND lease_owner IS NULL)", name="final_rests"
     ),
-    sa.CheckConstraint("state <> 'escalated' OR next_at IS NULL", name="escalated_rests"),
+    sa.CheckConstraint(
+        "state <> 'escalated' OR (next_at IS NULL AND lease_owner IS NULL)", name="escalated_rests"
+    ),
     sa.CheckConstraint(
         f"state = 'escalated' OR ({LIVE}) = (next_at IS NOT NULL)", name="live_is_due"
     ),
-    sa.CheckConstraint("(state = 'sending') <= (sent_at IS NOT NULL)", name="sending_was_sent"),
+    sa.CheckConstraint(
+        "state <> 'sending' OR (sent_at IS NOT NULL AND lease_owner IS NOT NULL)",
+        name="sending_is_leased",
+    ),
     sa.CheckConstraint("(state = 'waiting') <= (accepted_at IS NOT NULL)", name="waiting_has_job"),
     sa.CheckConstraint("state <> 'waiting' OR kind = 'job'", name="only_jobs_wait"),
     sa.CheckConstraint(
@@ -158,6 +167,7 @@ operations = sa.Table(
         " AND (lease_owner IS NULL) = (lease_boot IS NULL)",
         name="lease_whole",
     ),
+    sa.CheckConstraint("fence >= 0 AND revision >= 1", name="versions_count"),
     *(
         sa.CheckConstraint(f"{name}_used >= 0 AND {name}_max >= 0", name=f"{name}_counts")
         for name in BUDGETS
@@ -238,6 +248,7 @@ attempts = sa.Table(
     sa.Column("body", sa.LargeBinary),
     _one_of("step", Step),
     _one_of("trigger", Trigger),
+    _one_of("certainty", Certainty),
     sa.CheckConstraint("(closed_at IS NULL) = (outcome IS NULL)", name="closed_has_outcome"),
     sa.CheckConstraint(
         "outcome IN ('answered', 'no_answer', 'not_sent', 'unknown')", name="outcome"
@@ -335,6 +346,12 @@ processes = sa.Table(
     sa.Column("bindings", JSON, nullable=False),
 )
 
+_IDENTITY = (
+    *("number", "id", "principal", "provider", "account", "action", "kind", "intent", "key", "ref"),
+    *("wire_key", "request_digest", "parent_id", "created_at"),
+)
+"""What an operation is; it never changes, whatever becomes of it."""
+
 GUARDS_SQLITE = (
     *(
         f"CREATE TRIGGER {name} BEFORE {verb} ON events "
@@ -348,8 +365,21 @@ GUARDS_SQLITE = (
     " AND NEW.transport_failures_used <= OLD.transport_failures_used)"
     " OR NEW.fence < OLD.fence"
     " BEGIN SELECT RAISE(ABORT, 'a counter never falls'); END",
+    "CREATE TRIGGER identity_stays BEFORE UPDATE ON operations WHEN "
+    + " OR ".join(f'NEW."{name}" IS NOT OLD."{name}"' for name in _IDENTITY)
+    + " BEGIN SELECT RAISE(ABORT, 'what an operation is never changes'); END",
+    "CREATE TRIGGER ended_stays BEFORE UPDATE OF state ON operations "
+    f"WHEN OLD.state IN ({_FINAL}) AND NEW.state <> OLD.state "
+    "BEGIN SELECT RAISE(ABORT, 'an operation that is over is over'); END",
+    # An unknown outcome alone may take late evidence, and once.
     "CREATE TRIGGER closed_attempts_stay BEFORE UPDATE ON attempts "
-    "WHEN OLD.closed_at IS NOT NULL AND NEW.closed_at IS NOT OLD.closed_at "
+    "WHEN OLD.closed_at IS NOT NULL AND (NEW.closed_at IS NOT OLD.closed_at OR "
+    "(NEW.outcome IS NOT OLD.outcome AND (OLD.outcome <> 'unknown' OR NOT NEW.late))) "
     "BEGIN SELECT RAISE(ABORT, 'an attempt is closed once'); END",
+    *(
+        f"CREATE TRIGGER {table}_stay BEFORE DELETE ON {table} "
+        "BEGIN SELECT RAISE(ABORT, 'a row that counts requests stays'); END"
+        for table in ("operations", "attempts")
+    ),
 )
 """Guards that no statement of ours may trip."""

@@ -79,6 +79,8 @@ class Writer:
 
     async def close(self) -> None:
         """Write what is queued and close the connection."""
+        if self._closed:
+            return
         self._closed = True
         while self._flushing is not None:
             await asyncio.wait([self._flushing])

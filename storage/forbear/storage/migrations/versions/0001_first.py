@@ -115,8 +115,19 @@ def upgrade() -> None:
         sa.Column("lease_until", sa.BigInteger(), nullable=True),
         sa.Column("fence", sa.BigInteger(), server_default="0", nullable=False),
         sa.CheckConstraint(
-            "(state = 'sending') <= (sent_at IS NOT NULL)",
-            name=op.f("ck_operations_sending_was_sent"),
+            "state <> 'sending' OR (sent_at IS NOT NULL AND lease_owner IS NOT NULL)",
+            name=op.f("ck_operations_sending_is_leased"),
+        ),
+        sa.CheckConstraint(
+            "fence >= 0 AND revision >= 1", name=op.f("ck_operations_versions_count")
+        ),
+        sa.CheckConstraint(
+            "waiting_for IN ('provider', 'scope', 'slot', 'approval', 'credential', 'settle')",
+            name=op.f("ck_operations_waiting_for"),
+        ),
+        sa.CheckConstraint(
+            "delay_source IN ('provider_retry_after', 'provider_poll_hint', 'scope_limit', 'local_backoff', 'budget_pace', 'manual_extension', 'circuit_open')",
+            name=op.f("ck_operations_delay_source"),
         ),
         sa.CheckConstraint(
             "(state = 'waiting') <= (accepted_at IS NOT NULL)",
@@ -142,7 +153,8 @@ def upgrade() -> None:
             name=op.f("ck_operations_request_class"),
         ),
         sa.CheckConstraint(
-            "state <> 'escalated' OR next_at IS NULL", name=op.f("ck_operations_escalated_rests")
+            "state <> 'escalated' OR (next_at IS NULL AND lease_owner IS NULL)",
+            name=op.f("ck_operations_escalated_rests"),
         ),
         sa.CheckConstraint(
             "state <> 'waiting' OR kind = 'job'", name=op.f("ck_operations_only_jobs_wait")
@@ -276,6 +288,10 @@ def upgrade() -> None:
             "trigger IN ('agent', 'schedule', 'operator')", name=op.f("ck_attempts_trigger")
         ),
         sa.CheckConstraint(
+            "certainty IN ('not_sent', 'not_applied', 'maybe_applied', 'applied')",
+            name=op.f("ck_attempts_certainty"),
+        ),
+        sa.CheckConstraint(
             "(closed_at IS NULL) = (outcome IS NULL)", name=op.f("ck_attempts_closed_has_outcome")
         ),
         sa.ForeignKeyConstraint(
@@ -367,5 +383,17 @@ def upgrade() -> None:
         "CREATE TRIGGER counters_never_fall BEFORE UPDATE ON operations WHEN NEW.status_requests_used < OLD.status_requests_used OR NEW.transport_failures_used < OLD.transport_failures_used OR NEW.rate_limited_used < OLD.rate_limited_used OR NEW.wait_used < OLD.wait_used OR NEW.lookups_used < OLD.lookups_used OR NEW.extensions_used < OLD.extensions_used OR NEW.attempts_used < OLD.attempts_used - 1 OR (NEW.attempts_used < OLD.attempts_used AND NEW.transport_failures_used <= OLD.transport_failures_used) OR NEW.fence < OLD.fence BEGIN SELECT RAISE(ABORT, 'a counter never falls'); END"
     )
     op.execute(
-        "CREATE TRIGGER closed_attempts_stay BEFORE UPDATE ON attempts WHEN OLD.closed_at IS NOT NULL AND NEW.closed_at IS NOT OLD.closed_at BEGIN SELECT RAISE(ABORT, 'an attempt is closed once'); END"
+        'CREATE TRIGGER identity_stays BEFORE UPDATE ON operations WHEN NEW."number" IS NOT OLD."number" OR NEW."id" IS NOT OLD."id" OR NEW."principal" IS NOT OLD."principal" OR NEW."provider" IS NOT OLD."provider" OR NEW."account" IS NOT OLD."account" OR NEW."action" IS NOT OLD."action" OR NEW."kind" IS NOT OLD."kind" OR NEW."intent" IS NOT OLD."intent" OR NEW."key" IS NOT OLD."key" OR NEW."ref" IS NOT OLD."ref" OR NEW."wire_key" IS NOT OLD."wire_key" OR NEW."request_digest" IS NOT OLD."request_digest" OR NEW."parent_id" IS NOT OLD."parent_id" OR NEW."created_at" IS NOT OLD."created_at" BEGIN SELECT RAISE(ABORT, \'what an operation is never changes\'); END'
+    )
+    op.execute(
+        "CREATE TRIGGER ended_stays BEFORE UPDATE OF state ON operations WHEN OLD.state IN ('succeeded', 'failed', 'cancelled', 'expired', 'discarded') AND NEW.state <> OLD.state BEGIN SELECT RAISE(ABORT, 'an operation that is over is over'); END"
+    )
+    op.execute(
+        "CREATE TRIGGER closed_attempts_stay BEFORE UPDATE ON attempts WHEN OLD.closed_at IS NOT NULL AND (NEW.closed_at IS NOT OLD.closed_at OR (NEW.outcome IS NOT OLD.outcome AND (OLD.outcome <> 'unknown' OR NOT NEW.late))) BEGIN SELECT RAISE(ABORT, 'an attempt is closed once'); END"
+    )
+    op.execute(
+        "CREATE TRIGGER operations_stay BEFORE DELETE ON operations BEGIN SELECT RAISE(ABORT, 'a row that counts requests stays'); END"
+    )
+    op.execute(
+        "CREATE TRIGGER attempts_stay BEFORE DELETE ON attempts BEGIN SELECT RAISE(ABORT, 'a row that counts requests stays'); END"
     )
