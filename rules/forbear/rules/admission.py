@@ -1,14 +1,18 @@
 """Whether a request may leave now (behaviour.md, sections 2 and 3).
 
-The order is fixed: terminal, approval, deadline, budgets, due, credential, scope, slot. Nothing
-here reserves; the ledger does that in the same transaction, and only then a permit exists.
+The order is fixed: approval, deadline, budgets, due, provider's minimum, credential, scope, slot;
+what is final never comes here. Nothing here reserves; the ledger does that in the same transaction,
+and only then a permit exists.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import ceil
 
+from forbear.rules.conclusions import Verdict, stop
 from forbear.rules.contract import Action, Job, Scope
+from forbear.rules.escalations import LONGEST_HOLD
 from forbear.rules.lifecycle import Event
 from forbear.rules.model import (
     DelaySource,
@@ -20,7 +24,8 @@ from forbear.rules.model import (
     Step,
     WaitingFor,
 )
-from forbear.rules.verdicts import Verdict, end_of, end_reason, stop
+from forbear.rules.schedule import end_of, end_reason, last_start
+from forbear.rules.steps import scope_of as scope_of
 
 HANDOVER = 10_000
 """How long after its reservation a request may hand over its first byte, ms."""
@@ -94,22 +99,23 @@ def admit(
         return Hold(op.next_at, op.waiting_for or WaitingFor.PROVIDER, op.delay_source)
     if op.not_before is not None and op.not_before > now:
         source = DelaySource.PROVIDER_RETRY_AFTER
-        return Hold(_bounded(op, op.not_before), WaitingFor.PROVIDER, source)
+        return _hold(op, now, op.not_before, WaitingFor.PROVIDER, source)
     if not credential_ready:
-        return Hold(_bounded(op, now + CREDENTIAL_RECHECK), WaitingFor.CREDENTIAL)
+        return _hold(op, now, now + CREDENTIAL_RECHECK, WaitingFor.CREDENTIAL, None)
+    spacing = pace(scope)
+    queue = spacing * seen.ahead // 1_000
     if seen.next_allowed_at > now:
-        until = seen.next_allowed_at + _spacing(scope) * seen.ahead // 1_000
-        return Hold(_bounded(op, until), WaitingFor.SCOPE, DelaySource.SCOPE_LIMIT)
+        until = seen.next_allowed_at + queue
+        return _hold(op, now, until, WaitingFor.SCOPE, DelaySource.SCOPE_LIMIT)
+    arrival = max(seen.theoretical_arrival, now * 1_000)
+    early = arrival - spacing * (burst(scope) - 1) - now * 1_000
+    if early > 0:
+        until = now + early // 1_000 + 1 + queue
+        return _hold(op, now, until, WaitingFor.SCOPE, DelaySource.SCOPE_LIMIT)
     if seen.open_attempts >= scope.max_concurrent_requests:
         until = seen.next_free_at if seen.next_free_at is not None else now + 1_000
-        return Hold(_bounded(op, until), WaitingFor.SLOT, DelaySource.SCOPE_LIMIT)
-    arrival = max(seen.theoretical_arrival, now * 1_000)
-    tolerance = _spacing(scope) * max(0, scope.rate[0] - 1)
-    early = arrival - tolerance - now * 1_000
-    if early > 0:
-        until = now + (early + _spacing(scope) * seen.ahead) // 1_000 + 1
-        return Hold(_bounded(op, until), WaitingFor.SCOPE, DelaySource.SCOPE_LIMIT)
-    return _grant(op, action, now, arrival + _spacing(scope))
+        return _hold(op, now, until, WaitingFor.SLOT, DelaySource.SCOPE_LIMIT)
+    return _grant(op, action, now, arrival + spacing)
 
 
 def overdue(op: Operation, now: int) -> Verdict | None:
@@ -131,25 +137,15 @@ def overdue(op: Operation, now: int) -> Verdict | None:
     return Verdict(Event.DISCARDED, _ended("deadline exceeded"), story={"why": "deadline"})
 
 
-def last_start(op: Operation) -> int:
-    """The last moment at which the next request may start.
-
-    A write must have its whole timeout before the end; an observation only some of it.
-    """
-    if op.step is Step.SEND and not _is_read(op):
-        return end_of(op) - op.timeout
-    return end_of(op) - 1
-
-
 def exhausted(op: Operation) -> Verdict | None:
     """A spent maximum that forbids the next request. A decision's single permit ignores it."""
     if op.once is not None:
         return None
     if op.step is Step.STATUS:
-        if op.status_requests.spent:
-            return stop(Reason.REQUEST_BUDGET_EXHAUSTED)
         if op.transport_failures.spent:
             return stop(Reason.TRANSPORT_BUDGET_EXHAUSTED)
+        if op.status_requests.spent:
+            return stop(Reason.REQUEST_BUDGET_EXHAUSTED)
         return None
     if not op.attempts.spent:
         return None
@@ -176,15 +172,35 @@ def _ended(message: str) -> dict[str, object]:
     }
 
 
-def _bounded(op: Operation, at: int) -> int:
-    """Never past the operation's own end: a hold must not outlive the deadline."""
-    return at if op.once is not None else min(at, last_start(op) + 1)
+def _hold(
+    op: Operation, now: int, until: int, waiting_for: WaitingFor, source: DelaySource | None
+) -> Hold | Verdict:
+    """Wait, but never past the operation's own end.
+
+    A decision's single permit has no end of its own. It waits as long as a person may hold, and
+    where that is not enough the person is asked again at once.
+    """
+    if op.once is None:
+        return Hold(min(until, last_start(op) + 1), waiting_for, source)
+    if until > now + LONGEST_HOLD:
+        return stop(Reason(op.once), why=f"{waiting_for} until {until}")
+    return Hold(until, waiting_for, source)
 
 
-def _spacing(scope: Scope) -> int:
-    """Microseconds between two requests at the share of the published rate that is used."""
+def burst(scope: Scope) -> int:
+    """How many requests may leave at once after a pause: a tenth of the published count."""
+    return max(1, scope.rate[0] // 10)
+
+
+def pace(scope: Scope) -> int:
+    """Microseconds between two requests of a scope that is never idle.
+
+    With `burst` it makes this promise: no stretch of the published length, wherever it begins,
+    has more than 90 % of the published count (rounded up).
+    """
     count, per = scope.rate
-    return round(per * 1_000 / count / RATE_SHARE)
+    steady = count * RATE_SHARE - (burst(scope) - 1)
+    return ceil(per * 1_000 / steady)
 
 
 def _grant(op: Operation, action: Action, now: int, arrival: int) -> Admit:
@@ -192,17 +208,10 @@ def _grant(op: Operation, action: Action, now: int, arrival: int) -> Admit:
     if op.step is Step.STATUS and isinstance(action, Job):
         timeout = action.status.timeout
         if op.once is None:
-            timeout = max(1, min(timeout, end_of(op) - now))
-            latest = min(latest, end_of(op))
+            timeout = min(timeout, end_of(op) - now)
+    if op.once is None:
+        latest = min(latest, last_start(op))
     return Admit(op.step, timeout, latest, HANDOVER + timeout + SETTLING, arrival)
-
-
-def scope_of(scopes: tuple[Scope, ...], action: str) -> Scope:
-    """The scope that paces an action: the first that names it."""
-    for scope in scopes:
-        if "*" in scope.actions or action in scope.actions:
-            return scope
-    return Scope("account", "account")
 
 
 def scope_key(scope: Scope, provider: str, account: str, action: str) -> str:

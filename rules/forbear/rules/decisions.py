@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import assert_never
 
+from forbear.rules.conclusions import REST, Changes, Verdict
 from forbear.rules.contract import Action, Job
 from forbear.rules.escalations import (
     DEFAULT_HOLD,
@@ -25,7 +27,6 @@ from forbear.rules.model import (
     Step,
     WaitingFor,
 )
-from forbear.rules.verdicts import REST, Changes, Verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,13 +77,14 @@ def grant(
         case Option.CHECK_AGAIN | Option.RETRY_WITH_NEW_CREDENTIAL:
             return _resume(op, now, {"once": str(reason)}, case_id)
         case Option.TREAT_AS:
-            word = op.provider_state or ""
-            return _resume(op, now, {"treat": {**op.treat, word: wish.treat_as or ""}}, case_id)
+            treat = {**op.treat, op.provider_state or "": wish.treat_as or ""}
+            return _resume(op, now, {"treat": treat}, case_id)
         case Option.REBIND:
             binding = action.binding if action is not None else op.binding
             return _resume(op, now, {"binding": binding}, case_id)
         case Option.CANCEL_AT_PROVIDER:
-            return _resume(op, now, _two_checks(op, action, now), case_id)
+            at = now + (action.backoff.first if isinstance(action, Job) else 0)
+            return _resume(op, at, _two_checks(op, action, at), case_id)
         case Option.CONFIRM_DONE:
             return _confirm_done(op, wish.reference or "", now, case_id)
         case Option.CONFIRM_NOT_DONE:
@@ -97,8 +99,20 @@ def grant(
             return Verdict(Event.SUCCEEDED, {**REST, "validated": False, "authorisation": case_id})
         case Option.APPROVE:
             return Verdict(Event.APPROVED, _approval(op, case_id, now))
-        case _:
+        case Option.REJECT if reason is Reason.REQUESTED:
+            return Verdict(Event.NOTED)
+        case Option.ABANDON | Option.REJECT:
             return discard(op, f"{wish.option} by a person", case_id)
+        case (
+            Option.RECONCILE
+            | Option.RESEND_SAME_KEY
+            | Option.SEND_NEW
+            | Option.RESUBMIT
+            | Option.CLOSE_CIRCUIT
+        ):
+            raise ValueError(f"{wish.option} is not carried out here and must not be offered")
+        case _:
+            assert_never(wish.option)
 
 
 def discard(op: Operation, why: str, authorisation: str | None = None) -> Verdict:
@@ -106,36 +120,42 @@ def discard(op: Operation, why: str, authorisation: str | None = None) -> Verdic
     changes: Changes = {**REST, "approve_by": None, "once": None, "failure": {"message": why}}
     if authorisation is not None:
         changes["authorisation"] = authorisation
-    left_behind = op.certainty in (Certainty.MAYBE_APPLIED, Certainty.APPLIED)
+    left_behind = has_handle(op) or not may_send_again(op)
     notice = Notice.MAY_STILL_RUN if left_behind and not op.terminal_seen else None
     return Verdict(Event.DISCARDED, changes, notice=notice, story={"why": why})
 
 
-def _resume(op: Operation, at: int, changes: Changes, case_id: str) -> Verdict:
-    changes = {
-        **changes,
+def _resume(op: Operation, at: int, granted: Changes, case_id: str) -> Verdict:
+    """Let the step that stopped go on at `at`.
+
+    Every exhausted maximum is raised by one, so that it can, unless more is granted or a single
+    permit ignores them.
+    """
+    look = has_handle(op)
+    if not look and not may_send_again(op):
+        raise ValueError("an action that may have been applied is never resumed by sending it")
+    spent = ("transport_failures", "rate_limited", "status_requests" if look else "attempts")
+    raised: Changes = {name: _one_more(getattr(op, name)) for name in spent}
+    changes: Changes = {
+        **({} if look and "once" in granted else raised),
+        **granted,
         "next_at": at,
         "delay": None,
         "delay_source": DelaySource.MANUAL_EXTENSION,
         "authorisation": case_id,
+        "step": Step.STATUS if look else Step.SEND,
+        "waiting_for": WaitingFor.PROVIDER if look else None,
     }
-    if has_handle(op):
-        return Verdict(
-            Event.WAIT_RESUMED,
-            {**changes, "step": Step.STATUS, "waiting_for": WaitingFor.PROVIDER},
-        )
-    if not may_send_again(op):
-        raise ValueError("an action that may have been applied is never resumed by sending it")
-    more = {
-        "attempts": _one_more(op.attempts),
-        "transport_failures": _one_more(op.transport_failures),
-        "rate_limited": _one_more(op.rate_limited),
-    }
-    return Verdict(Event.SEND_RESUMED, {**more, **changes, "step": Step.SEND, "waiting_for": None})
+    return Verdict(Event.WAIT_RESUMED if look else Event.SEND_RESUMED, changes)
 
 
 def _one_more(budget: Budget) -> Budget:
-    return replace(budget, max=budget.used + 1) if budget.spent else budget
+    return _raised(budget, 1) if budget.spent else budget
+
+
+def _raised(budget: Budget, by: int) -> Budget:
+    """`by` more than there was, and usable although single permits went beyond the maximum."""
+    return replace(budget, max=max(budget.max, budget.used) + by)
 
 
 def _extension(op: Operation, wish: Wish, action: Action | None, now: int) -> Changes:
@@ -147,11 +167,9 @@ def _extension(op: Operation, wish: Wish, action: Action | None, now: int) -> Ch
     deadline = max(now, op.deadline_at) + by
     changes: Changes = {
         "deadline_at": deadline,
-        "status_requests": replace(op.status_requests, max=op.status_requests.max + requests),
-        "transport_failures": replace(
-            op.transport_failures, max=op.transport_failures.max + 1
-        ),
-        "rate_limited": replace(op.rate_limited, max=op.rate_limited.max + 1),
+        "status_requests": _raised(op.status_requests, requests),
+        "transport_failures": _raised(op.transport_failures, 1),
+        "rate_limited": _raised(op.rate_limited, 1),
         "extensions": replace(op.extensions, used=op.extensions.used + 1),
     }
     if op.useful_until is not None:
@@ -159,17 +177,16 @@ def _extension(op: Operation, wish: Wish, action: Action | None, now: int) -> Ch
     return changes
 
 
-def _two_checks(op: Operation, action: Action | None, now: int) -> Changes:
+def _two_checks(op: Operation, action: Action | None, at: int) -> Changes:
+    """Two checks from `at` on to see the job end, and time for them where none is left."""
     by = action.limits.extension.by if isinstance(action, Job) else 0
-    deadline = max(op.deadline_at, now + by)
+    deadline = max(op.deadline_at, at + by)
     changes: Changes = {
-        "status_requests": replace(op.status_requests, max=op.status_requests.max + 2),
+        "status_requests": _raised(op.status_requests, 2),
         "deadline_at": deadline,
-        "transport_failures": _one_more(op.transport_failures),
-        "rate_limited": _one_more(op.rate_limited),
     }
-    if op.useful_until is not None:
-        changes["useful_until"] = max(op.useful_until, deadline)
+    if op.useful_until is not None and op.useful_until < at + by:
+        changes["useful_until"] = at + by
     return changes
 
 

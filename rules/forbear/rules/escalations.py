@@ -16,71 +16,107 @@ from forbear.rules.model import (
     Reason,
     RequestClass,
 )
-
-O, R = Option, Reason
+from forbear.rules.steps import handles
 
 OPTIONS: Mapping[Reason, tuple[Option, ...]] = {
-    R.DEADLINE_EXCEEDED: (O.EXTEND, O.CHECK_AGAIN, O.CANCEL_AT_PROVIDER, O.ABANDON),
-    R.USEFUL_UNTIL_PASSED: (O.EXTEND, O.CHECK_AGAIN, O.CANCEL_AT_PROVIDER, O.ABANDON),
-    R.REQUEST_BUDGET_EXHAUSTED: (O.EXTEND, O.CHECK_AGAIN, O.CANCEL_AT_PROVIDER, O.ABANDON),
-    R.TRANSPORT_BUDGET_EXHAUSTED: (O.CHECK_AGAIN, O.EXTEND, O.ABANDON),
-    R.PAST_PROVIDER_EXPIRY: (O.CHECK_AGAIN, O.EXTEND, O.ABANDON),
-    R.RATE_LIMITED: (O.HOLD, O.EXTEND, O.ABANDON),
-    R.SCOPE_EXHAUSTED: (O.HOLD, O.ABANDON),
-    R.QUOTA_EXHAUSTED: (O.HOLD, O.ABANDON),
-    R.PROVIDER_UNREACHABLE: (O.HOLD, O.ABANDON),
-    R.UNKNOWN_STATE: (O.TREAT_AS, O.HOLD, O.REBIND, O.CANCEL_AT_PROVIDER, O.ABANDON),
-    R.BLOCKED_STATE: (O.TREAT_AS, O.HOLD, O.REBIND, O.CANCEL_AT_PROVIDER, O.ABANDON),
-    R.CONTRADICTORY_RESPONSE: (
-        O.CHECK_AGAIN,
-        O.REBIND,
-        O.USE_UNVALIDATED_RESULT,
-        O.ABANDON,
+    Reason.DEADLINE_EXCEEDED: (
+        Option.EXTEND,
+        Option.CHECK_AGAIN,
+        Option.CANCEL_AT_PROVIDER,
+        Option.ABANDON,
     ),
-    R.INVALID_RESPONSE: (O.CHECK_AGAIN, O.REBIND, O.ABANDON),
-    R.BINDING_MISMATCH: (O.REBIND, O.ABANDON),
-    R.CONTRACT_CHANGED: (O.REBIND, O.ABANDON),
-    R.NOT_FOUND: (O.CHECK_AGAIN, O.CONFIRM_DONE, O.CONFIRM_NOT_DONE, O.ABANDON),
-    R.ACCEPTED_UNTRACKED: (O.CONFIRM_DONE, O.CONFIRM_NOT_DONE, O.ABANDON),
-    R.AUTHORIZATION_DENIED: (O.RETRY_WITH_NEW_CREDENTIAL, O.ABANDON),
-    R.CREDENTIAL_MISSING: (O.RETRY_WITH_NEW_CREDENTIAL, O.ABANDON),
-    R.UNCLEAR_WRITE: (
-        O.RECONCILE,
-        O.RESEND_SAME_KEY,
-        O.CONFIRM_DONE,
-        O.CONFIRM_NOT_DONE,
-        O.SEND_NEW,
-        O.ABANDON,
+    Reason.USEFUL_UNTIL_PASSED: (
+        Option.EXTEND,
+        Option.CHECK_AGAIN,
+        Option.CANCEL_AT_PROVIDER,
+        Option.ABANDON,
     ),
-    R.CONFLICT: (O.RECONCILE, O.CONFIRM_DONE, O.CONFIRM_NOT_DONE, O.ABANDON),
-    R.RECONCILIATION_CONFLICT: (
-        O.RECONCILE,
-        O.CONFIRM_DONE,
-        O.CONFIRM_NOT_DONE,
-        O.ABANDON,
+    Reason.REQUEST_BUDGET_EXHAUSTED: (
+        Option.EXTEND,
+        Option.CHECK_AGAIN,
+        Option.CANCEL_AT_PROVIDER,
+        Option.ABANDON,
     ),
-    R.REPEATED_FAILURE: (O.CLOSE_CIRCUIT, O.ABANDON),
-    R.APPROVAL_REQUIRED: (O.APPROVE, O.REJECT),
-    R.REQUESTED: (O.REJECT,),
-    R.EGRESS_REFUSED: (O.CHECK_AGAIN, O.ABANDON),
-    R.INTEGRATION_FAILURE: (O.CHECK_AGAIN, O.ABANDON),
+    Reason.TRANSPORT_BUDGET_EXHAUSTED: (Option.CHECK_AGAIN, Option.EXTEND, Option.ABANDON),
+    Reason.PAST_PROVIDER_EXPIRY: (Option.CHECK_AGAIN, Option.EXTEND, Option.ABANDON),
+    Reason.RATE_LIMITED: (Option.HOLD, Option.EXTEND, Option.ABANDON),
+    Reason.SCOPE_EXHAUSTED: (Option.HOLD, Option.ABANDON),
+    Reason.QUOTA_EXHAUSTED: (Option.HOLD, Option.ABANDON),
+    Reason.PROVIDER_UNREACHABLE: (Option.HOLD, Option.ABANDON),
+    Reason.UNKNOWN_STATE: (
+        Option.TREAT_AS,
+        Option.HOLD,
+        Option.REBIND,
+        Option.CANCEL_AT_PROVIDER,
+        Option.ABANDON,
+    ),
+    Reason.BLOCKED_STATE: (
+        Option.TREAT_AS,
+        Option.HOLD,
+        Option.REBIND,
+        Option.CANCEL_AT_PROVIDER,
+        Option.ABANDON,
+    ),
+    Reason.CONTRADICTORY_RESPONSE: (
+        Option.CHECK_AGAIN,
+        Option.REBIND,
+        Option.USE_UNVALIDATED_RESULT,
+        Option.ABANDON,
+    ),
+    Reason.INVALID_RESPONSE: (Option.CHECK_AGAIN, Option.REBIND, Option.ABANDON),
+    Reason.BINDING_MISMATCH: (Option.REBIND, Option.ABANDON),
+    Reason.CONTRACT_CHANGED: (Option.REBIND, Option.ABANDON),
+    Reason.NOT_FOUND: (
+        Option.CHECK_AGAIN,
+        Option.CONFIRM_DONE,
+        Option.CONFIRM_NOT_DONE,
+        Option.ABANDON,
+    ),
+    Reason.ACCEPTED_UNTRACKED: (Option.CONFIRM_DONE, Option.CONFIRM_NOT_DONE, Option.ABANDON),
+    Reason.AUTHORIZATION_DENIED: (Option.RETRY_WITH_NEW_CREDENTIAL, Option.ABANDON),
+    Reason.CREDENTIAL_MISSING: (Option.RETRY_WITH_NEW_CREDENTIAL, Option.ABANDON),
+    Reason.UNCLEAR_WRITE: (
+        Option.RECONCILE,
+        Option.RESEND_SAME_KEY,
+        Option.CONFIRM_DONE,
+        Option.CONFIRM_NOT_DONE,
+        Option.SEND_NEW,
+        Option.ABANDON,
+    ),
+    Reason.CONFLICT: (
+        Option.RECONCILE,
+        Option.CONFIRM_DONE,
+        Option.CONFIRM_NOT_DONE,
+        Option.ABANDON,
+    ),
+    Reason.RECONCILIATION_CONFLICT: (
+        Option.RECONCILE,
+        Option.CONFIRM_DONE,
+        Option.CONFIRM_NOT_DONE,
+        Option.ABANDON,
+    ),
+    Reason.REPEATED_FAILURE: (Option.CLOSE_CIRCUIT, Option.ABANDON),
+    Reason.APPROVAL_REQUIRED: (Option.APPROVE, Option.REJECT),
+    Reason.REQUESTED: (Option.REJECT,),
+    Reason.EGRESS_REFUSED: (Option.CHECK_AGAIN, Option.ABANDON),
+    Reason.INTEGRATION_FAILURE: (Option.CHECK_AGAIN, Option.ABANDON),
 }
 """Every option a reason may offer, least effect first (interface.md, "Escalations")."""
 
 EXECUTED = frozenset(
     {
-        O.EXTEND,
-        O.HOLD,
-        O.CHECK_AGAIN,
-        O.TREAT_AS,
-        O.CONFIRM_DONE,
-        O.CONFIRM_NOT_DONE,
-        O.USE_UNVALIDATED_RESULT,
-        O.CANCEL_AT_PROVIDER,
-        O.REBIND,
-        O.ABANDON,
-        O.APPROVE,
-        O.REJECT,
+        Option.EXTEND,
+        Option.HOLD,
+        Option.CHECK_AGAIN,
+        Option.TREAT_AS,
+        Option.CONFIRM_DONE,
+        Option.CONFIRM_NOT_DONE,
+        Option.USE_UNVALIDATED_RESULT,
+        Option.CANCEL_AT_PROVIDER,
+        Option.REBIND,
+        Option.ABANDON,
+        Option.APPROVE,
+        Option.REJECT,
     }
 )
 """Options this version carries out; nothing else is ever offered."""
@@ -118,8 +154,7 @@ def offers(
     return tuple(
         _offer(op, option, action)
         for option in OPTIONS[reason]
-        if option in EXECUTED
-        and _possible(op, reason, option, contract, action, contract_changed)
+        if option in EXECUTED and _possible(op, reason, option, contract, action, contract_changed)
     )
 
 
@@ -150,17 +185,17 @@ def _possible(
     contract_changed: bool,
 ) -> bool:
     match option:
-        case O.EXTEND:
+        case Option.EXTEND:
             return resumable(op) and op.extensions.left > 0 and isinstance(action, Job)
-        case O.CHECK_AGAIN if reason in (R.EGRESS_REFUSED, R.INTEGRATION_FAILURE):
+        case Option.CHECK_AGAIN if reason in (Reason.EGRESS_REFUSED, Reason.INTEGRATION_FAILURE):
             return resumable(op) and contract_changed
-        case O.CHECK_AGAIN | O.HOLD:
+        case Option.CHECK_AGAIN | Option.HOLD:
             return resumable(op)
-        case O.TREAT_AS:
+        case Option.TREAT_AS:
             return has_handle(op) and op.provider_state is not None
-        case O.CANCEL_AT_PROVIDER:
+        case Option.CANCEL_AT_PROVIDER:
             return has_handle(op) and isinstance(action, Job) and action.cancel is not None
-        case O.REBIND:
+        case Option.REBIND:
             return (
                 contract is not None
                 and action is not None
@@ -168,8 +203,10 @@ def _possible(
                 and contract.account.get("id", "default") == op.account
                 and resumable(op)
             )
-        case O.CONFIRM_NOT_DONE:
-            return not has_handle(op) or reason is R.NOT_FOUND
+        case Option.CONFIRM_DONE if op.kind is Kind.JOB and isinstance(action, Job):
+            return handles(action) <= {"id"} | {f"take.{name}" for name in op.take}
+        case Option.CONFIRM_NOT_DONE:
+            return not has_handle(op) or reason is Reason.NOT_FOUND
         case _:
             return True
 
@@ -184,7 +221,7 @@ def _words(
 ) -> tuple[str, str, Mapping[str, object]]:
     job = action if isinstance(action, Job) else None
     match option:
-        case O.EXTEND:
+        case Option.EXTEND:
             by = job.limits.extension.by if job else 0
             requests = job.limits.extension.status_requests if job else 0
             return (
@@ -192,50 +229,50 @@ def _words(
                 f"the job is observed again; {op.extensions.left} of {op.extensions.max} left",
                 {"minutes": by / 60_000, "requests": requests},
             )
-        case O.HOLD:
+        case Option.HOLD:
             return (
                 "wait, then look once more",
                 "one request at the time you name, within 24 hours",
-                {"until": f"default in {length(DEFAULT_HOLD)}"},
+                {"until": f"default: the provider's known reset, else {length(DEFAULT_HOLD)}"},
             )
-        case O.CHECK_AGAIN:
+        case Option.CHECK_AGAIN:
             return ("look once more", "one request now; nothing else changes", {})
-        case O.TREAT_AS:
+        case Option.TREAT_AS:
             return (
                 f'count "{inert(op.provider_state or "", 60)}" for this job as a class you name',
                 "inside the existing deadline; add the word to the contract to keep it",
                 {"as": list(TREATABLE)},
             )
-        case O.CANCEL_AT_PROVIDER:
+        case Option.CANCEL_AT_PROVIDER:
             loss = job.cancel.consequence if job and job.cancel else None
             return ("cancel at provider", loss or "the provider is asked to stop the job", {})
-        case O.REBIND:
+        case Option.REBIND:
             return (
                 "go on under the contract as it is now",
                 "the job is observed at the addresses of the present contract",
                 {},
             )
-        case O.USE_UNVALIDATED_RESULT:
+        case Option.USE_UNVALIDATED_RESULT:
             return (
                 "use the result although required fields are missing",
                 "the job counts as succeeded, marked as not validated",
                 {},
             )
-        case O.CONFIRM_DONE:
+        case Option.CONFIRM_DONE:
             return (
                 "mark as done with the provider's id",
                 "you looked at the provider and it is there; no request",
                 {"reference": "the provider's id"},
             )
-        case O.CONFIRM_NOT_DONE:
+        case Option.CONFIRM_NOT_DONE:
             return (
                 "mark as not done",
                 "you looked at the provider and nothing is there; no request",
                 {},
             )
-        case O.APPROVE:
+        case Option.APPROVE:
             return ("approve", "the stored request is sent, exactly as shown", {})
-        case O.REJECT:
+        case Option.REJECT:
             return ("reject", "nothing is sent", {})
         case _:
             return ("abandon", "nothing more is sent; what runs at the provider goes on", {})
@@ -244,13 +281,18 @@ def _words(
 # --- the case text --------------------------------------------------------------------------
 
 URGENT = frozenset(
-    {R.UNCLEAR_WRITE, R.CONFLICT, R.RECONCILIATION_CONFLICT, R.ACCEPTED_UNTRACKED}
+    {
+        Reason.UNCLEAR_WRITE,
+        Reason.CONFLICT,
+        Reason.RECONCILIATION_CONFLICT,
+        Reason.ACCEPTED_UNTRACKED,
+    }
 )
 
 
 def urgency(reason: Reason) -> str:
     """`now` where money may be in doubt or an agent waits for approval, else `today`."""
-    return "now" if reason in URGENT or reason is R.APPROVAL_REQUIRED else "today"
+    return "now" if reason in URGENT or reason is Reason.APPROVAL_REQUIRED else "today"
 
 
 def case_text(
@@ -268,7 +310,7 @@ def case_text(
 
     `sent_as` is method and path of the action's request; `evidence` is what came in late.
     """
-    job = has_handle(op) or (op.kind is Kind.JOB and may_send_again(op))
+    job = op.request_class is RequestClass.READ or _is_safe_job(op)
     name = inert(op.label or f"{op.provider}.{op.action}", 120)
     lines = [
         f"External {'job' if job else 'write'} needs a decision",
@@ -287,16 +329,29 @@ def case_text(
         used, most = op.status_requests.used, op.status_requests.max
         lines.append(f"Status requests: {used} of {most}")
     if op.http_status is not None and op.http_at is not None:
-        lines.append(f"Last HTTP result: {op.http_status} at {_minute(op.http_at)} UTC")
+        lines.append(f"Last HTTP result: {op.http_status} at {_minute(op.http_at, now)} UTC")
     if evidence is not None:
         lines.append(f"New evidence: {inert(evidence, 200)}")
     lines.append(f"Stopped because: {reason}")
-    useful = f"; useful until {_minute(op.useful_until)}Z" if op.useful_until else ""
-    lines.append(f"If nobody decides: nothing is sent{useful}")
+    lines.append(f"If nobody decides: nothing is sent{_until(op, now)}")
     lines.append(f"Safe options: {', '.join(offer.label for offer in offered)}")
     if console is not None:
         lines.append(f"Look there: {inert(console, 300)}")
     return "\n".join(lines)
+
+
+def _is_safe_job(op: Operation) -> bool:
+    """A job that the provider took, or whose submission certainly did nothing."""
+    return has_handle(op) or (op.kind is Kind.JOB and may_send_again(op))
+
+
+def _until(op: Operation, now: int) -> str:
+    """What time makes of an undecided case."""
+    if op.approve_by is not None:
+        return f"; discarded {_minute(op.approve_by, now)}Z"
+    if op.useful_until is not None:
+        return f"; useful until {_minute(op.useful_until, now)}Z"
+    return ""
 
 
 def _write_lines(op: Operation, sent_as: str | None, lookup: bool) -> list[str]:
@@ -333,8 +388,10 @@ def length(milliseconds: int) -> str:
     return " ".join(parts[:2]) or "0 seconds"
 
 
-def _minute(at: int) -> str:
-    return datetime.fromtimestamp(at / 1_000, UTC).strftime("%H:%M")
+def _minute(at: int, now: int) -> str:
+    """The time of day, with the date where it is another day than `now`."""
+    moment, today = (datetime.fromtimestamp(ms / 1_000, UTC) for ms in (at, now))
+    return moment.strftime("%H:%M" if moment.date() == today.date() else "%Y-%m-%d %H:%M")
 
 
 def _second(at: int) -> str:

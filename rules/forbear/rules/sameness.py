@@ -64,23 +64,23 @@ Sameness = New | Join | KeyConflict | Duplicate
 def judge(
     ask: Ask, by_key: Operation | None, same_intent: Sequence[Operation], now: int
 ) -> Sameness:
-    """Which operation an ask is.
+    """Which operation an ask is. A job is never a read, whatever the class of its submission.
 
     `by_key` is the operation that holds the key for this principal, provider, account and action;
     `same_intent` are all operations of that intent, newest first, whoever owns them.
     """
     if by_key is not None:
         return Join(by_key) if by_key.intent == ask.intent else KeyConflict(by_key)
-    if ask.request_class is RequestClass.READ:
-        return _judge_read(ask, same_intent)
+    if ask.kind is Kind.RESULT:
+        return _judge_result(ask, same_intent)
+    if ask.kind is Kind.CALL and ask.request_class is RequestClass.READ:
+        return New()
     for op in same_intent:
-        mine = op.principal == ask.principal
-        if not op.final:
-            if mine and ask.key is None:
-                return Join(op)
-            return Duplicate(op, mine)
-        if op.certainty is Certainty.MAYBE_APPLIED:
-            return Duplicate(op, mine)
+        if not op.final and ask.key is None and op.principal == ask.principal:
+            return Join(op)
+    for op in same_intent:
+        if not op.final or op.certainty is Certainty.MAYBE_APPLIED:
+            return Duplicate(op, op.principal == ask.principal)
     for op in same_intent:
         if op.certainty is not Certainty.APPLIED or now - op.updated_at >= _window(ask, op):
             continue
@@ -97,10 +97,8 @@ def judge(
     return New(_without_effect(same_intent, ask.principal, now))
 
 
-def _judge_read(ask: Ask, same_intent: Sequence[Operation]) -> Sameness:
-    """Results of a job: one operation that runs, succeeded or found the result gone."""
-    if ask.kind is not Kind.RESULT:
-        return New()
+def _judge_result(ask: Ask, same_intent: Sequence[Operation]) -> Sameness:
+    """A result of a job: one operation that runs, succeeded or found the result gone."""
     for op in same_intent:
         if op.principal == ask.principal and (
             not op.final or op.state in (State.SUCCEEDED, State.EXPIRED)
@@ -115,9 +113,7 @@ def _window(ask: Ask, op: Operation) -> int:
     return ask.repeat_window
 
 
-def _without_effect(
-    same_intent: Sequence[Operation], principal: str, now: int
-) -> Operation | None:
+def _without_effect(same_intent: Sequence[Operation], principal: str, now: int) -> Operation | None:
     for op in same_intent:
         if (
             op.principal == principal

@@ -25,6 +25,7 @@ from forbear.rules.facts import Facts
 from forbear.rules.model import Certainty, JobClass, RequestClass
 from forbear.rules.ports import Reply
 from forbear.rules.reading import Answer, Reading
+from forbear.rules.steps import handles
 from forbear.rules.timing import Hint as Hint
 from forbear.rules.timing import RetryAfter as RetryAfter
 from forbear.rules.values import Gap, media_type, says_json
@@ -377,19 +378,12 @@ def _submitted(view: View, job: Job) -> Signal:
     if checked.meaning is not Meaning.ACCEPTED:
         return checked
     known = {**view.facts.take, **checked.take}
-    lost = sorted(name for name in _handles(job) if name.removeprefix("take.") not in known)
+    lost = sorted(name for name in handles(job) if name.removeprefix("take.") not in known)
     if lost:
         missing = tuple(f"{{{name}}} of the status request is not in the answer" for name in lost)
         return replace(checked, meaning=Meaning.UNTRACKED, missing=missing)
     found = _submitted_state(view, job)
     return checked if found is None else replace(checked, state=found.text)
-
-
-def _handles(job: Job) -> frozenset[str]:
-    """What a status request needs of the submission's answer: `id`, `take.x`."""
-    templates = (job.status.path, job.status.url, *(value for _, value in job.status.query))
-    names = frozenset(name for one in templates if one is not None for name in one.names)
-    return frozenset(name for name in names if name == "id" or name.startswith("take."))
 
 
 def _submitted_state(view: View, job: Job) -> Reading | None:

@@ -1,8 +1,8 @@
-"""Which request of a contract an operation's next step is."""
+"""Which request of a contract an operation's next step is, and what that request needs."""
 
 from __future__ import annotations
 
-from forbear.rules.contract import Action, Job, Request
+from forbear.rules.contract import Action, Job, Request, Scope
 from forbear.rules.model import Kind, Operation, Step
 
 
@@ -23,3 +23,18 @@ def request_of(op: Operation, action: Action) -> Request:
             return action.cancel
         case _:
             return action.status if op.step is Step.STATUS else action.send
+
+
+def handles(job: Job) -> frozenset[str]:
+    """What a status request needs of the submission's answer: `id`, `take.x`."""
+    templates = (job.status.path, job.status.url, *(value for _, value in job.status.query))
+    names = frozenset(name for one in templates if one is not None for name in one.names)
+    return frozenset(name for name in names if name == "id" or name.startswith("take."))
+
+
+def scope_of(scopes: tuple[Scope, ...], action: str) -> Scope:
+    """The scope that paces an action: the first that names it."""
+    for scope in scopes:
+        if "*" in scope.actions or action in scope.actions:
+            return scope
+    return Scope("account", "account")
