@@ -25,6 +25,9 @@ from forbear.tools.untrusted import clip
 WORD = 60
 """Most characters of one provider word in a line."""
 
+NO_OUTCOME = "no outcome yet"
+"""How the line of a request ends that is still out; it becomes another line."""
+
 TIMES = "\N{MULTIPLICATION SIGN}"
 
 
@@ -172,7 +175,7 @@ def _sentence(scene: _Scene) -> str:
         case Code.HELD:
             return _held(scene)
         case Code.RESERVED:
-            return f"sent {_request(scene)}, no outcome yet"
+            return f"sent {_request(scene)}, {NO_OUTCOME}"
         case Code.ANSWERED | Code.NO_ANSWER | Code.NOT_SENT | Code.LOST:
             return _joined(_happened(scene), *_consequences(scene))
         case Code.RECONCILIATION_REQUIRED:
@@ -300,7 +303,7 @@ def _answered(scene: _Scene, verb: str) -> str:
         return _submitted(scene)
     parts = [verb]
     http, state = body.get("http"), body.get("state")
-    if http is not None and (state is None or http != 200):
+    if http not in (None, 200):
         parts.append(_status(scene))
     if state is not None:
         parts.append(f"state {_word(state)}")

@@ -104,7 +104,7 @@ def _schema_errors(path: Path, contract: Contract) -> list[str]:
     from forbear.tools.samples import fault
 
     actions = (*contract.jobs.values(), *contract.calls.values())
-    groups = {name: "jobs" for name in contract.jobs} | {name: "calls" for name in contract.calls}
+    groups = dict.fromkeys(contract.jobs, "jobs") | dict.fromkeys(contract.calls, "calls")
     return [
         f"{path}: {groups[action.name]}.{action.name}.input: {wrong} -> write JSON Schema 2020-12"
         for action in actions
@@ -139,15 +139,15 @@ def _show_sample(
         case [(told, None)]:
             raise Failure("\n".join(told["errors"]), 1)
         case _:
-            raise Failure("--sample needs one contract file: forbear contract check FILE --sample …")
+            raise Failure(
+                "--sample needs one contract file: forbear contract check FILE --sample …"
+            )
     request = on or next((f"jobs.{name}.status" for name in contract.jobs), None)
     if request is None:
         raise Failure("Name the request of the answer: --on calls.NAME")
     try:
         body = sample.read_bytes()
-        concluded = conclude(
-            contract, request, http, (("Content-Type", "application/json"),), body
-        )
+        concluded = conclude(contract, request, http, (("Content-Type", "application/json"),), body)
     except OSError as error:
         raise Failure(f"{sample} cannot be read: {error.strerror}") from error
     except ValueError as error:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-FIRST_CONTRACT = '''\
+FIRST_CONTRACT = """\
 # A first contract. Copy it to NAME.toml beside this file: the name is the provider's.
 #     forbear contract check        says what is wrong, and what it leaves open
 #     forbear try NAME.export dataset=sales
@@ -35,4 +35,4 @@ on = "jobs.export.status"
 http = 200
 body = '{"job_id": "7", "state": "running"}'
 expect = "waiting"
-'''
+"""

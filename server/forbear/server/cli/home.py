@@ -67,9 +67,7 @@ async def case(store: Store, name: str) -> Case:
     return _only(found, name, "case", "forbear inbox", lambda one: one.id)
 
 
-def _only(
-    found: Sequence[T], name: str, what: str, lister: str, id_of: Callable[[T], str]
-) -> T:
+def _only(found: Sequence[T], name: str, what: str, lister: str, id_of: Callable[[T], str]) -> T:
     match found:
         case []:
             raise Failure(f"There is no {what} {name!r}. `{lister}` lists them.")

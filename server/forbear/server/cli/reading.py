@@ -125,9 +125,7 @@ async def _show_json(app: App, op: Operation) -> None:
 
     told = full(await app.desk.record(op, story_told=True))
     children = await app.store.read.children(op.id)
-    told["children"] = [
-        full(await app.desk.record(child, story_told=True)) for child in children
-    ]
+    told["children"] = [full(await app.desk.record(child, story_told=True)) for child in children]
     case = await app.store.read.open_case(op.id)
     if case is not None and told["escalation"] is not None:
         told["escalation"]["number"] = case.number
@@ -183,7 +181,8 @@ def _head(op: Operation) -> list[str]:
     lines = [
         f"{name} · {op.id} · {op.state}{waiting}",
         f"{op.provider}.{op.action} ({op.kind}), account {op.account}, asked for "
-        f"{rfc3339(op.created_at)}" + (f', for "{op.purpose}" (agent\'s words)' if op.purpose else ""),
+        f"{rfc3339(op.created_at)}"
+        + (f', for "{op.purpose}" (agent\'s words)' if op.purpose else ""),
     ]
     if op.provider_job is not None:
         state = f", last state {op.provider_state}" if op.provider_state is not None else ""
