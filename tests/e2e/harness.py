@@ -18,8 +18,8 @@ import json
 import os
 import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,6 @@ from tests.support import FixedRandom, ManualClock
 
 from forbear.rules.decisions import Wish
 from forbear.rules.model import AuditEvent, Operation, Option, Refusal
-from forbear.rules.ports import Clock, Random
 from forbear.server.app import App, running
 from forbear.server.clock import SystemRandom
 from forbear.server.config import Settings
@@ -68,6 +67,9 @@ EXPORT: Data = {
 """A job as the fake provider keeps it. Tests change it with `EXPORT | {…}`."""
 
 NO_RESULT: Data = {name: value for name, value in EXPORT.items() if name != "result"}
+
+STATES = ("queued", "running", "done")
+FOREVER = ("queued", *["running"] * 500)
 
 QUICK: Data = {"base": "200ms", "max": "1s", "first": "200ms", "rate_limited": "500ms"}
 """A backoff for tests that live in real time."""
@@ -173,7 +175,6 @@ class Stage:
     clock: ManualClock
     app: App
     client: Client
-    owner: str = field(default="")
 
     # --- tools ------------------------------------------------------------------------------
 
@@ -292,16 +293,10 @@ class Stage:
 
 
 @asynccontextmanager
-async def stage(
-    home: Path,
-    job: Data = EXPORT,
-    *,
-    states: Sequence[str] | None = ("queued", "running", "done"),
-    clock: ManualClock | None = None,
-    random: Random | None = None,
-    **top: Any,
-) -> AsyncIterator[Stage]:
-    """A home with the contract of one job, its provider, a process and a client.
+async def furnished(
+    home: Path, job: Data = EXPORT, *, states: Sequence[str] | None = STATES, **top: Any
+) -> AsyncIterator[FakeProvider]:
+    """A provider, and a home with its contract, for processes that come and go.
 
     `states` is what the first job, `exp_1`, goes through; None plans no job.
     """
@@ -309,8 +304,24 @@ async def stage(
         if states is not None:
             provider.job("exp_1", list(states), result={"rows": 3})
         write_contract(home, contract(job, **{"base_url": provider.base_url, **top}))
-        async with process(provider, home, clock or ManualClock(), random) as on:
-            yield on
+        yield provider
+
+
+@asynccontextmanager
+async def stage(
+    home: Path,
+    job: Data = EXPORT,
+    *,
+    states: Sequence[str] | None = STATES,
+    clock: ManualClock | None = None,
+    **top: Any,
+) -> AsyncIterator[Stage]:
+    """`furnished` with one process on the home and a client of it."""
+    async with (
+        furnished(home, job, states=states, **top) as provider,
+        process(provider, home, clock or ManualClock()) as on,
+    ):
+        yield on
 
 
 @asynccontextmanager
@@ -318,16 +329,16 @@ async def process(
     provider: FakeProvider,
     home: Path,
     clock: ManualClock,
-    random: Random | None = None,
     *,
     role: str = "serve",
 ) -> AsyncIterator[Stage]:
     """One more process on a home, with a worker and a client of its own."""
-    async with AsyncExitStack() as stack:
-        app = await stack.enter_async_context(_app(home, clock, random, role))
-        owner = app.store.liveness.owner
-        client = await stack.enter_async_context(_client(app))
-        yield Stage(provider, home, clock, app, client, owner)
+    settings = Settings(home=home)
+    async with (
+        running(settings, role=role, worker=True, clock=clock, random=_Luck()) as app,
+        _client(app) as client,
+    ):
+        yield Stage(provider, home, clock, app, client)
 
 
 class _Luck:
@@ -342,14 +353,6 @@ class _Luck:
 
     def token(self, size: int) -> str:
         return self._ids.token(size)
-
-
-@asynccontextmanager
-async def _app(home: Path, clock: Clock, random: Random | None, role: str) -> AsyncIterator[App]:
-    random = random or _Luck()
-    settings = Settings(home=home)
-    async with running(settings, role=role, worker=True, clock=clock, random=random) as app:
-        yield app
 
 
 @asynccontextmanager

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from tests.e2e.harness import (
     EXPORT,
+    FOREVER,
     HOUR,
     MINUTE,
     NO_RESULT,
@@ -26,7 +27,6 @@ from forbear.server.fake import Answer, Drop, Step
 
 pytestmark = pytest.mark.anyio
 
-FOREVER = ("queued", *["running"] * 500)
 
 FLAGS: Data = NO_RESULT | {
     "state": ["/done", {"at": "/error", "test": "present"}],

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.e2e.harness import EXPORT, SUBMIT, Stage, says, stage
+from tests.e2e.harness import EXPORT, FOREVER, SUBMIT, Stage, says, stage
 
 from forbear.rules.model import Operation
 from forbear.server.fake import Answer
@@ -15,7 +15,6 @@ from forbear.server.fake import Answer
 pytestmark = pytest.mark.anyio
 
 JOB = EXPORT | {"backoff": {"base": "10s", "max": "2m", "first": "10s"}}
-FOREVER = ("queued", *["running"] * 500)
 RAW = 10_000
 """The delay of `JOB` before any state was parsed, ms, without jitter."""
 NOON = ("Date", "Mon, 30 Nov 2026 12:00:00 GMT")

@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.e2e.harness import EXPORT, HOUR, NO_RESULT, STATUS, SUBMIT, Data, says, stage
+from tests.e2e.harness import EXPORT, FOREVER, HOUR, NO_RESULT, STATUS, SUBMIT, Data, says, stage
 
 from forbear.server.fake import Answer, Drop, Raw, Step, gzip_bomb, huge_head
 
 pytestmark = pytest.mark.anyio
 
-FOREVER = ("queued", *["running"] * 500)
 BRISK: Data = NO_RESULT | {"status": {"method": "GET", "path": "/exports/{id}", "timeout": "400ms"}}
 """A job whose polls must be over within 400 ms."""
 

@@ -9,13 +9,16 @@ import anyio
 import pytest
 from tests.e2e.harness import (
     EXPORT,
+    FOREVER,
     HOUR,
     MINUTE,
     STATUS,
     SUBMIT,
+    Data,
     another_chat,
     call,
     error,
+    furnished,
     process,
     says,
     stage,
@@ -25,8 +28,6 @@ from tests.support import ManualClock
 from forbear.server.fake import Answer
 
 pytestmark = pytest.mark.anyio
-
-FOREVER = ("queued", *["running"] * 500)
 
 
 @pytest.mark.requirement("W01", "M09")
@@ -110,38 +111,28 @@ async def test_a_running_job_refuses_its_result_and_work_that_needs_it(tmp_path:
 @pytest.mark.requirement("R14", "W17")
 async def test_the_same_job_asked_for_from_everywhere_happens_once(tmp_path: Path) -> None:
     clock = ManualClock()
-    async with stage(tmp_path, states=FOREVER, clock=clock) as on:
-        job = await on.submit(task="one")
-        await on.due(job)
-        used = (await on.full(job))["budgets"]["status_requests"]["used"]
+    same: Data = {"provider": "exp", "job": "export", "arguments": {"dataset": "sales"}}
+    async with furnished(tmp_path, states=FOREVER) as provider:
+        async with process(provider, tmp_path, clock) as on:
+            job = await on.submit(task="one")
+            await on.due(job)
+            used = (await on.full(job))["budgets"]["status_requests"]["used"]
 
-        again = await on.asked(task="two")
-        assert (again["operation_id"], again["joined"]) == (job, True)
-        async with another_chat(on) as chat:
-            joined = await call(
-                chat, "submit_job", provider="exp", job="export", arguments={"dataset": "sales"}
-            )
-            assert joined["operation_id"] == job
-        async with process(on.provider, tmp_path, clock) as other:
-            assert (await other.asked())["operation_id"] == job
-            minted = error(await other.asked(idempotency_key="try-2"))
-            assert (minted["code"], minted["operation_id"]) == ("possible_duplicate", job)
+            again = await on.asked(task="two")
+            assert (again["operation_id"], again["joined"]) == (job, True)
+            async with another_chat(on) as chat:
+                assert (await call(chat, "submit_job", **same))["operation_id"] == job
+            async with process(provider, tmp_path, clock) as other:
+                assert (await other.asked())["operation_id"] == job
+                minted = error(await other.asked(idempotency_key="try-2"))
+                assert (minted["code"], minted["operation_id"]) == ("possible_duplicate", job)
+            assert sorted((await on.full(job))["tasks"]) == ["one", "two"]
+        async with process(provider, tmp_path, clock) as restarted:
+            assert (await restarted.asked())["operation_id"] == job
+            full = await restarted.full(job)
 
-        assert on.count(SUBMIT) == 1
-        assert len(on.provider.effects) == 1
-        full = await on.full(job)
-        assert sorted(full["tasks"]) == ["one", "two"]
-        assert full["budgets"]["status_requests"]["used"] == used
-    # The process is gone; another one starts on the same home.
-    provider = on.provider
-    await provider.start()
-    try:
-        async with process(provider, tmp_path, clock) as later:
-            assert (await later.asked())["operation_id"] == job
-            assert provider.count(SUBMIT) == 1
-            assert (await later.full(job))["budgets"]["status_requests"]["used"] == used
-    finally:
-        await provider.stop()
+        assert full["budgets"]["status_requests"]["used"] == used == provider.count(STATUS)
+        assert provider.count(SUBMIT) == len(provider.effects) == 1
 
 
 @pytest.mark.requirement("R14")
