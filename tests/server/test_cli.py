@@ -1,0 +1,766 @@
+"""The commands as people use them: what they print, what they change, how they exit."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import pty
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+from tests.tools.driving import CONTRACT, Driver, driver
+
+from forbear.rules.model import Kind, State
+from forbear.server import cli
+from forbear.server.cli.terminal import Failure
+from forbear.server.cli.trying import pairs
+from forbear.server.cli.wishes import instant
+
+T = TypeVar("T")
+RUNNING = {"id": "exp_71c", "state": "running"}
+PAUSED = {"id": "exp_71c", "state": "paused"}
+DONE = {
+    "id": "exp_71c",
+    "state": "done",
+    "result": {"url": "https://api.exp.example/v1/files/1"},
+}
+TOKEN = "a-token-of-the-operator"
+TIGHT = CONTRACT.replace("max_status_requests = 12", "max_status_requests = 1")
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    code: int
+    out: str
+    err: str
+
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+Run = Callable[..., Ran]
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty home with one contract and its key."""
+    home = tmp_path / "home"
+    (home / "contracts").mkdir(parents=True)
+    (home / "contracts" / "exp.toml").write_text(CONTRACT, encoding="utf-8")
+    monkeypatch.setenv("FORBEAR_HOME", str(home))
+    monkeypatch.setenv("EXP_TOKEN", "secret-of-exp")
+    monkeypatch.delenv("FORBEAR_OPERATOR_TOKEN", raising=False)
+    return home
+
+
+@pytest.fixture
+def run(home: Path, capsys: pytest.CaptureFixture[str]) -> Run:
+    def command(*arguments: str) -> Ran:
+        capsys.readouterr()
+        code = cli.run(arguments)
+        out, err = capsys.readouterr()
+        assert "Traceback" not in out + err
+        return Ran(code, out, err)
+
+    return command
+
+
+def drive(home: Path, steps: Callable[[Driver], Awaitable[T]], text: str = CONTRACT) -> T:
+    """Do something on the store of a home as its worker would."""
+
+    async def whole() -> T:
+        (home / "contracts" / "exp.toml").write_text(text, encoding="utf-8")
+        async with driver(home, text) as job:
+            return await steps(job)
+
+    return asyncio.run(whole())
+
+
+async def waits(job: Driver) -> str:
+    await job.accepted()
+    await job.answer(200, RUNNING)
+    return job.op_id
+
+
+async def stops(job: Driver) -> str:
+    await job.accepted()
+    await job.answer(200, PAUSED)
+    return job.op_id
+
+
+async def ends(job: Driver) -> str:
+    await job.accepted()
+    await job.answer(200, DONE)
+    return job.op_id
+
+
+async def is_unclear(job: Driver) -> str:
+    await job.submit()
+    await job.silence()
+    return job.op_id
+
+
+# --- what there is --------------------------------------------------------------------------
+
+
+def test_a_new_home_has_nothing_and_is_not_made_by_looking(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORBEAR_HOME", str(tmp_path / "elsewhere"))
+    listed = run("ls")
+    assert (listed.code, listed.out) == (0, "No operations yet.\n")
+    assert "No process is alive that could send" in listed.err
+    assert run("inbox").code == 0
+    assert run("ls", "--json").json() == {"operations": []}
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def test_ls_lists_active_operations_first_and_filters_by_state(home: Path, run: Run) -> None:
+    async def two(job: Driver) -> tuple[str, str]:
+        first = await ends(job)
+        await job.submit(dataset="other")
+        return first, job.op_id
+
+    done, queued = drive(home, two)
+    listed = run("ls")
+    assert listed.code == 0
+    assert [line.split()[0] for line in listed.out.splitlines()] == [queued, done]
+    assert "Export sales-2026" in listed.out
+    only = run("ls", "--state", "succeeded", "--json").json()["operations"]
+    assert [one["operation_id"] for one in only] == [done]
+    assert only[0]["may_proceed"] is True
+
+
+def test_a_state_that_is_none_is_wrong_usage_and_names_those_that_are(run: Run) -> None:
+    refused = run("ls", "--state", "running")
+    assert refused.code == 2
+    assert "queued, sending, waiting" in refused.err
+
+
+def test_show_tells_the_story_the_case_and_each_option_with_its_command(
+    home: Path, run: Run
+) -> None:
+    op_id = drive(home, stops)
+    shown = run("show", op_id)
+    assert shown.code == 0
+    assert "10:20:00Z submitted job exp_71c" in shown.out
+    assert "1 submit · 1 check · 0 repeats" in shown.out
+    assert "External job needs a decision" in shown.out
+    assert "forbear decide 1 treat_as --as waiting|blocked|failed|cancelled" in shown.out
+    assert "forbear decide 1 abandon" in shown.out
+
+
+def test_show_as_json_is_the_full_record_and_nothing_else_on_stdout(home: Path, run: Run) -> None:
+    op_id = drive(home, stops)
+    told = run("show", op_id, "--json").json()
+    assert told["state"] == "escalated"
+    assert told["escalation"]["number"] == 1
+    assert told["timeline"][0] == "2026-11-30"
+    assert told["children"] == []
+
+
+def test_ids_may_be_shortened_to_a_unique_beginning(home: Path, run: Run) -> None:
+    op_id = drive(home, waits)
+    assert op_id in run("show", op_id[:8]).out
+    assert op_id in run("show", op_id.removeprefix("op_")).out
+
+
+def test_an_ambiguous_beginning_names_the_candidates(home: Path, run: Run) -> None:
+    async def two(job: Driver) -> list[str]:
+        first = await job.submit(dataset="a")
+        second = await job.submit(dataset="b")
+        return [first.id, second.id]
+
+    ids = drive(home, two)
+    refused = run("show", "op_a")
+    assert refused.code == 2
+    assert all(one in refused.err for one in ids)
+
+
+def test_an_unknown_operation_says_where_to_look(run: Run) -> None:
+    refused = run("show", "op_nothing")
+    assert refused.code == 2
+    assert "`forbear ls`" in refused.err
+
+
+@pytest.mark.parametrize(
+    ("steps", "says"),
+    [
+        (waits, "The provider works: it last said 'running'"),
+        (stops, "10:21:52Z: unknown_state. Nothing is sent until a person"),
+        (ends, "It is over: it succeeded at"),
+        (is_unclear, "unclear_write"),
+    ],
+)
+def test_why_says_in_a_paragraph_what_it_waits_for(
+    home: Path, run: Run, steps: Callable[[Driver], Awaitable[str]], says: str
+) -> None:
+    op_id = drive(home, steps)
+    told = run("why", op_id)
+    assert told.code == 0
+    assert says in told.out
+    assert len(told.out.splitlines()) == 1
+
+
+def test_why_says_when_nobody_alive_could_go_on(home: Path, run: Run) -> None:
+    op_id = drive(home, waits)
+    assert "But no process is alive that could send" in run("why", op_id).out
+
+
+def test_why_names_a_living_process_that_lacks_the_contract(home: Path, run: Run) -> None:
+    async def looked_at(job: Driver) -> Ran:
+        await waits(job)
+        ledger = job.store.ledger
+        await job.store.write(partial(ledger.register, role="serve", pid=1, bindings=["other"]))
+        return await asyncio.to_thread(run, "why", job.op_id)
+
+    told = drive(home, looked_at)
+    assert "none of the 1 living processes can run it" in told.out
+    assert "No process is alive" not in told.err
+
+
+def test_wait_ends_at_once_for_what_is_over_and_tells_its_story(home: Path, run: Run) -> None:
+    op_id = drive(home, ends)
+    waited = run("wait", op_id)
+    assert waited.code == 0
+    assert waited.out.endswith("1 submit · 1 check · 0 repeats · 1 m 52 s\n")
+
+
+def test_wait_exits_1_where_a_person_is_needed(home: Path, run: Run) -> None:
+    op_id = drive(home, stops)
+    waited = run("wait", op_id)
+    assert waited.code == 1
+    assert "forbear decide 1" in waited.err
+
+
+def test_wait_gives_up_after_its_time(home: Path, run: Run) -> None:
+    op_id = drive(home, waits)
+    waited = run("wait", op_id, "--timeout", "0", "--json")
+    assert waited.code == 1
+    assert waited.json()["state"] == "waiting"
+    assert f"forbear why {op_id}" in waited.err
+
+
+# --- the inbox ------------------------------------------------------------------------------
+
+
+def test_the_inbox_puts_doubtful_writes_first_in_lines_of_100_columns(home: Path, run: Run) -> None:
+    async def two(job: Driver) -> None:
+        await stops(job)
+        job.clock.advance(5_000)
+        await job.submit(dataset="a" * 60)
+        await job.silence()
+
+    drive(home, two)
+    listed = run("inbox")
+    assert listed.code == 1
+    first, second, hint = listed.out.splitlines()
+    assert first.startswith("2  NOW ")
+    assert "sent, no answer" in first
+    assert second.startswith("1  today")
+    assert "unknown state paused" in second
+    assert max(len(first), len(second)) <= 100
+    assert hint.startswith("forbear show op_")
+
+
+def test_the_inbox_as_json_has_all_that_a_decision_needs(home: Path, run: Run) -> None:
+    op_id = drive(home, stops)
+    listed = run("inbox", "--json")
+    assert listed.code == 1
+    [case] = listed.json()["cases"]
+    assert (case["number"], case["operation_id"]) == (1, op_id)
+    assert next(option["id"] for option in case["options"]) == "treat_as"
+
+
+def test_an_empty_inbox_exits_0(home: Path, run: Run) -> None:
+    drive(home, waits)
+    listed = run("inbox")
+    assert (listed.code, listed.out) == (0, "Nothing needs a decision.\n")
+
+
+# --- decisions ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def operator(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The home has a token, and this process knows it."""
+    (home / "config.toml").write_text(f'operator_token = "{TOKEN}"\n', encoding="utf-8")
+    monkeypatch.setenv("FORBEAR_OPERATOR_TOKEN", TOKEN)
+
+
+def state_of(home: Path, op_id: str) -> tuple[State, dict[str, Any] | None]:
+    async def read(job: Driver) -> tuple[State, dict[str, Any] | None]:
+        op = await job.store.read.operation(op_id)
+        cases = await job.store.read.cases_of(op_id)
+        assert op is not None
+        decision = cases[0].decision
+        return op.state, None if decision is None else dict(decision)
+
+    return drive(home, read)
+
+
+@pytest.mark.usefixtures("operator")
+def test_a_decision_is_carried_out_and_recorded_with_its_person_and_channel(
+    home: Path, run: Run
+) -> None:
+    op_id = drive(home, stops)
+    decided = run("decide", "1", "treat_as", "--as", "waiting", "--comment", "seen it", "--yes")
+    assert decided.code == 0
+    assert f"Decided: treat_as. {op_id} is waiting." in decided.out
+    assert "No process is alive that could send" in decided.err
+    state, decision = state_of(home, op_id)
+    assert state is State.WAITING
+    assert decision is not None
+    assert decision["option"] == "treat_as"
+    assert decision["channel"] == "token"
+    assert decision["same_user"] is True
+    assert decision["comment"] == "seen it"
+    assert decision["operator"]
+    assert "decided treat_as (as waiting) with the operator token" in run("show", op_id).out
+
+
+@pytest.mark.usefixtures("operator")
+def test_the_second_of_two_decisions_exits_1_and_shows_the_new_state(home: Path, run: Run) -> None:
+    op_id = drive(home, stops)
+    assert run("decide", "1", "abandon", "--yes").code == 0
+    second = run("decide", "1", "treat_as", "--as", "waiting", "--yes")
+    assert second.code == 1
+    assert f"{op_id} is discarded now. Nothing was decided." in second.err
+
+
+@pytest.mark.usefixtures("operator")
+def test_two_decisions_at_the_same_time_leave_one(home: Path) -> None:
+    drive(home, stops)
+    command = [sys.executable, "-m", "forbear", "decide", "1"]
+    wishes = (["abandon"], ["treat_as", "--as", "waiting"])
+    both = [
+        subprocess.Popen(
+            [*command, *wish, "--yes"],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=child_environment(),
+        )
+        for wish in wishes
+    ]
+    ended = [(child.communicate(timeout=60), child.returncode) for child in both]
+    assert sorted(code for _, code in ended) == [0, 1], ended
+
+
+@pytest.mark.usefixtures("operator")
+def test_a_dry_run_says_what_would_follow_and_changes_nothing(home: Path, run: Run) -> None:
+    async def exhausted(job: Driver) -> str:
+        await job.accepted()
+        await job.answer(200, RUNNING)
+        return job.op_id
+
+    op_id = drive(home, exhausted, TIGHT)
+    told = run("decide", "1", "extend", "--requests", "2", "--dry-run")
+    assert told.code == 0
+    assert "status requests 1 of 3" in told.out
+    case = run("inbox", "--json").json()["cases"][0]
+    assert case["operation_id"] == op_id
+
+
+@pytest.mark.usefixtures("operator")
+def test_an_extension_grants_what_was_asked_within_the_contract(home: Path, run: Run) -> None:
+    async def exhausted(job: Driver) -> None:
+        await waits(job)
+
+    drive(home, exhausted, TIGHT)
+    decided = run("decide", "1", "extend", "--minutes", "5", "--requests", "99", "--yes", "--json")
+    told = decided.json()
+    assert decided.code == 0
+    assert told["operation"]["budgets"]["status_requests"] == {"used": 1, "max": 5}
+    assert told["decision"]["extend_by"] == 300_000
+
+
+@pytest.mark.usefixtures("operator")
+def test_cancelling_at_the_provider_queues_a_cancellation_that_the_case_allows(
+    home: Path, run: Run
+) -> None:
+    op_id = drive(home, stops)
+    decided = run("decide", "1", "cancel_at_provider", "--yes")
+    assert decided.code == 0
+    assert "The cancellation is op_" in decided.err
+
+    async def children(job: Driver) -> list[tuple[Kind, State, str]]:
+        cases = await job.store.read.cases_of(op_id)
+        found = await job.store.read.children(op_id)
+        assert found[0].authorisation == cases[0].id
+        assert found[0].approve_by is None
+        return [(one.kind, one.state, one.action) for one in found]
+
+    assert drive(home, children) == [(Kind.CANCEL, State.QUEUED, "export")]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("1", "obliterate"), "There is no option 'obliterate'"),
+        (("1", "approve"), "choose one of: treat_as"),
+        (("1", "treat_as"), "needs --as with one of waiting"),
+        (("1", "treat_as", "--as", "succeeded"), "needs --as with one of waiting"),
+        (("1", "abandon", "--minutes", "5"), "--minutes belongs to extend"),
+        (("1", "hold", "--until", "teatime"), "is no time; write 30m"),
+        (("9", "abandon"), "There is no case '9'. `forbear inbox` lists them."),
+    ],
+)
+@pytest.mark.usefixtures("operator")
+def test_a_wrong_wish_is_refused_with_the_right_words(
+    home: Path, run: Run, arguments: tuple[str, ...], says: str
+) -> None:
+    op_id = drive(home, stops)
+    refused = run("decide", *arguments, "--yes")
+    assert refused.code == 2
+    assert says in refused.err
+    assert state_of(home, op_id)[0] is State.ESCALATED
+
+
+def test_without_terminal_and_token_nothing_is_decided_and_the_fix_is_named(
+    home: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    op_id = drive(home, stops)
+    refused = run("decide", "1", "abandon", "--yes")
+    assert refused.code == 2
+    assert "operator_token" in refused.err
+    assert str(home / "config.toml") in refused.err
+    # A token that only the caller's environment knows proves nothing.
+    monkeypatch.setenv("FORBEAR_OPERATOR_TOKEN", "made-up")
+    assert run("decide", "1", "abandon", "--yes").code == 2
+    assert state_of(home, op_id)[0] is State.ESCALATED
+
+
+@pytest.mark.usefixtures("operator")
+def test_a_wrong_token_or_a_missing_yes_decides_nothing(
+    home: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    op_id = drive(home, stops)
+    assert "Add --yes" in run("decide", "1", "abandon").err
+    monkeypatch.setenv("FORBEAR_OPERATOR_TOKEN", "wrong")
+    refused = run("decide", "1", "abandon", "--yes")
+    assert refused.code == 2
+    assert "is not the operator token" in refused.err
+    assert state_of(home, op_id)[0] is State.ESCALATED
+
+
+@pytest.mark.parametrize(("typed", "code", "state"), [("y", 0, "discarded"), ("", 1, "escalated")])
+def test_at_a_terminal_one_y_decides_and_anything_else_does_not(
+    home: Path, typed: str, code: int, state: str
+) -> None:
+    op_id = drive(home, stops)
+    ours, theirs = pty.openpty()
+    child = subprocess.Popen(
+        [sys.executable, "-m", "forbear", "decide", "1", "abandon"],
+        stdin=theirs,
+        stdout=theirs,
+        stderr=subprocess.PIPE,
+        env=child_environment(),
+    )
+    os.close(theirs)
+    seen = b""
+    try:
+        while b"[y/N]" not in seen:
+            seen += os.read(ours, 4096)
+        os.write(ours, f"{typed}\n".encode())
+        child.communicate(timeout=60)
+    finally:
+        os.close(ours)
+    assert b"External job needs a decision" in seen
+    assert child.returncode == code
+    now, decision = state_of(home, op_id)
+    assert now == state
+    assert decision is None or decision["channel"] == "terminal"
+
+
+# --- trying ---------------------------------------------------------------------------------
+
+LOOPBACK = """\
+contract = 1
+base_url = "{base_url}"
+auth = "none"
+
+[jobs.export]
+title = "Export a data set"
+deadline = "60s"
+submit = "POST /exports"
+body = {{ dataset = "{{arg.dataset}}" }}
+id = "/id"
+status = "GET /exports/{{id}}"
+state = "/state"
+waiting = ["queued", "running"]
+succeeded = ["done"]
+failed = ["failed"]
+result = "GET {{/result/url}}"
+
+[jobs.export.input]
+type = "object"
+required = ["dataset"]
+properties.dataset = {{ type = "string" }}
+
+[jobs.export.backoff]
+first = "100ms"
+base = "100ms"
+max = "1s"
+"""
+
+FAKE = """
+import asyncio, sys
+from forbear.server.fake import FakeProvider
+
+async def main():
+    async with FakeProvider() as provider:
+        provider.job("exp_1", ["queued", "done"], result={"rows": 3})
+        print(provider.base_url, flush=True)
+        await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+
+
+def child_environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+
+
+@pytest.fixture
+def provider(home: Path) -> Iterator[str]:
+    """A fake provider in a process of its own, and its contract in the home."""
+    child = subprocess.Popen(
+        [sys.executable, "-c", FAKE], stdout=subprocess.PIPE, text=True, env=child_environment()
+    )
+    assert child.stdout is not None
+    base_url = child.stdout.readline().strip()
+    text = LOOPBACK.format(base_url=base_url)
+    (home / "contracts" / "shop.toml").write_text(text, encoding="utf-8")
+    yield base_url
+    child.kill()
+    child.communicate()
+
+
+@pytest.mark.usefixtures("provider")
+def test_try_submits_watches_and_fetches_as_an_agent_would(run: Run) -> None:
+    tried = run("try", "shop.export", "dataset=sales")
+    assert tried.code == 0
+    assert "submitted job exp_1" in tried.out
+    assert "all required fields present: succeeded" in tried.out
+    assert "1 submit · 2 checks" in tried.out
+    assert 'result: {"rows": 3}' in tried.out
+
+
+@pytest.mark.usefixtures("provider")
+def test_try_as_json_writes_the_result_operation_and_nothing_else(run: Run) -> None:
+    told = run("try", "shop.export", "dataset=sales", "--json").json()
+    assert told["kind"] == "result"
+    assert told["result"]["inline"] == {"rows": 3}
+
+
+@pytest.mark.usefixtures("provider")
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("shop.export",), "/arguments/dataset: is missing"),
+        (("shop.export", "dataset:=5"), "/arguments/dataset: must be text"),
+        (("shop.export", "dataset"), "is not KEY=VALUE"),
+        (("shop.export", "dataset:=x"), "after := must come JSON"),
+        (("shop.exports", "dataset=x"), "nearest: export"),
+        (("shopp.export", "dataset=x"), "does not manage shopp"),
+        (("shop",), "is not PROVIDER.ACTION"),
+    ],
+)
+def test_a_wrong_try_is_wrong_usage_and_stores_nothing(
+    run: Run, arguments: tuple[str, ...], says: str
+) -> None:
+    refused = run("try", *arguments)
+    assert refused.code == 2
+    assert says in refused.err
+    assert run("ls", "--json").json() == {"operations": []}
+
+
+def test_arguments_are_text_unless_they_say_that_they_are_json() -> None:
+    assert pairs(["a=5", "b:=5", "c=x=y", "d:=[true, null]"]) == {
+        "a": "5",
+        "b": 5,
+        "c": "x=y",
+        "d": [True, None],
+    }
+
+
+# --- contracts ------------------------------------------------------------------------------
+
+
+def test_a_good_contract_is_checked_with_its_report_and_examples(home: Path, run: Run) -> None:
+    example = """
+[[examples]]
+on = "jobs.export.status"
+http = 200
+body = '{"id": "7", "state": "running"}'
+expect = "waiting"
+"""
+    (home / "contracts" / "exp.toml").write_text(CONTRACT + example, encoding="utf-8")
+    checked = run("contract", "check")
+    assert checked.code == 0
+    assert "provider exp, no mistakes" in checked.out
+    assert "status requests cover" in checked.out
+    assert "1 of 1 examples come out" in checked.out
+
+
+def test_every_mistake_is_named_with_file_line_and_fix(home: Path, run: Run) -> None:
+    bad = CONTRACT.replace('usual = "10m"', 'usual = "10 minutes"').replace('id = "/id"', "")
+    (home / "contracts" / "exp.toml").write_text(bad, encoding="utf-8")
+    checked = run("contract", "check")
+    assert checked.code == 1
+    line = bad.splitlines().index('usual = "10 minutes"') + 1
+    assert f"exp.toml:{line}: jobs.export" in checked.out
+    assert len(checked.out.splitlines()) >= 2
+    assert not run("contract", "check", "--json").json()["files"][0]["ok"]
+
+
+def test_an_example_that_does_not_come_out_fails_the_check(home: Path, run: Run) -> None:
+    wrong = '[[examples]]\non = "jobs.export.status"\nhttp = 429\nbody = ""\nexpect = "waiting"\n'
+    (home / "contracts" / "exp.toml").write_text(CONTRACT + wrong, encoding="utf-8")
+    checked = run("contract", "check")
+    assert checked.code == 1
+    assert "expected waiting, concluded rate_limited" in checked.out
+
+
+def test_an_input_schema_that_is_none_fails_the_check(home: Path, run: Run) -> None:
+    wrong = '\n[jobs.export.input]\ntype = "object"\nproperties.dataset = { type = "texty" }\n'
+    (home / "contracts" / "exp.toml").write_text(CONTRACT + wrong, encoding="utf-8")
+    checked = run("contract", "check")
+    assert checked.code == 1
+    assert "jobs.export.input: 'texty'" in checked.out
+
+
+def test_a_pasted_answer_is_concluded_from(home: Path, run: Run, tmp_path: Path) -> None:
+    answer = tmp_path / "answer.json"
+    answer.write_text('{"id": "7", "state": "paused"}', encoding="utf-8")
+    file = str(home / "contracts" / "exp.toml")
+    told = run("contract", "check", file, "--sample", str(answer))
+    assert told.out == "jobs.export.status, 200: unknown_state\n"
+    assert run("contract", "check", file, "--sample", "nowhere.json").code == 2
+
+
+def test_a_home_without_contracts_says_how_to_begin(home: Path, run: Run) -> None:
+    (home / "contracts" / "exp.toml").unlink()
+    checked = run("contract", "check")
+    assert checked.code == 2
+    assert "forbear init" in checked.err
+
+
+def test_the_schema_of_contracts_is_json(run: Run) -> None:
+    assert run("contract", "schema").json()["title"].startswith("Forbear provider contract")
+
+
+def test_contracts_are_listed_with_their_keys_and_the_broken_ones_too(
+    home: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("EXP_TOKEN")
+    (home / "contracts" / "pay.toml").write_text("contract = 2\n", encoding="utf-8")
+    exp, pay = run("contract", "list", "--json").json()["contracts"]
+    assert exp["jobs"] == ["export"]
+    assert "EXP_TOKEN is not set" in exp["credential_missing"]
+    assert pay["errors"]
+    assert "secret" not in run("contract", "list").out
+
+
+# --- beginning and looking after ------------------------------------------------------------
+
+
+def test_init_makes_a_home_whose_sample_passes_the_check_and_changes_nothing_later(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = tmp_path / "new"
+    monkeypatch.setenv("FORBEAR_HOME", str(home))
+    first = run("init")
+    assert first.code == 0
+    assert "forbear try" in first.out
+    sample = home / "contracts" / "first.sample"
+    assert run("contract", "check", str(sample)).code == 0
+    assert run("contract", "list").code == 0
+    sample.write_text("# mine now\n", encoding="utf-8")
+    assert run("init").code == 0
+    assert sample.read_text("utf-8") == "# mine now\n"
+
+
+def test_doctor_finds_nothing_wrong_with_a_good_home(home: Path, run: Run) -> None:
+    looked = run("doctor")
+    assert looked.code == 0
+    assert "contract exp: 1 jobs" in looked.out
+    assert "schema 0" in looked.out
+    assert "secret-of-exp" not in looked.out
+    assert run("doctor", "--json").json()["ok"] is True
+
+
+def test_doctor_names_a_missing_key_and_a_broken_contract_with_their_fixes(
+    home: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("EXP_TOKEN")
+    (home / "contracts" / "pay.toml").write_text("contract = 2\n", encoding="utf-8")
+    looked = run("doctor")
+    assert looked.code == 1
+    assert (
+        "env:EXP_TOKEN: EXP_TOKEN is not set -> set it and start this program again" in looked.out
+    )
+    assert "forbear contract check" in looked.out
+
+
+@pytest.mark.parametrize("command", [("ls",), ("show", "op_1"), ("inbox",), ("doctor",)])
+def test_a_store_that_cannot_be_read_is_a_clear_sentence_and_exit_3(
+    home: Path, run: Run, command: tuple[str, ...]
+) -> None:
+    (home / "forbear.db").write_bytes(b"this is no database" * 1_000)
+    refused = run(*command)
+    assert refused.code == 3
+    assert "forbear.db" in refused.out + refused.err
+
+
+def test_settings_that_cannot_be_read_are_wrong_usage(home: Path, run: Run) -> None:
+    (home / "config.toml").write_text("operator_token = [", encoding="utf-8")
+    refused = run("ls")
+    assert refused.code == 2
+    assert "config.toml" in refused.err
+
+
+def test_http_is_refused_with_what_works_instead(run: Run) -> None:
+    refused = run("serve", "--http", "127.0.0.1:8377")
+    assert refused.code == 2
+    assert "later version" in refused.err
+
+
+def test_wrong_usage_exits_2(run: Run) -> None:
+    assert run("show").code == 2
+    assert run("no-such-command").code == 2
+    assert run("version").code == 0
+
+
+# --- times as people write them -------------------------------------------------------------
+
+NOON = 1_796_040_000_000  # 2026-11-30 12:00:00 UTC
+
+
+@pytest.mark.parametrize(
+    ("text", "later"),
+    [
+        ("30m", 1_800_000),
+        ("2h", 7_200_000),
+        ("14:30", 9_000_000),
+        ("11:00Z", 23 * 3_600_000),
+        ("2026-11-30T12:00:01Z", 1_000),
+    ],
+)
+def test_a_time_is_a_wait_a_clock_time_or_a_full_time(text: str, later: int) -> None:
+    assert instant(text, NOON) - NOON == later
+
+
+@pytest.mark.parametrize("text", ["teatime", "25:00", "12", "", "30 m"])
+def test_what_is_no_time_is_refused(text: str) -> None:
+    with pytest.raises(Failure, match="is no time"):
+        instant(text, NOON)
