@@ -264,12 +264,12 @@ class House:
         assert not accepted.joined, accepted
         return accepted.operation
 
-    def reserve(self, op: Operation | str, held: Holding | None | str = "own") -> Reserved | bool:
+    def reserve(self, op: Operation | str, held: Holding | str | None = "own") -> Reserved | bool:
         operation_id = op if isinstance(op, str) else op.id
         brought = holding(self.read(operation_id).action) if isinstance(held, str) else held
         return self.write(lambda c: self.ledger.reserve(c, operation_id, brought))
 
-    def permit(self, op: Operation | str, held: Holding | None | str = "own") -> Reserved:
+    def permit(self, op: Operation | str, held: Holding | str | None = "own") -> Reserved:
         """A reservation, which must be granted."""
         reserved = self.reserve(op, held)
         assert isinstance(reserved, Reserved), (reserved, self.read(op))

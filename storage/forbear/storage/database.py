@@ -81,7 +81,9 @@ class Database:
             self.lock.close()
             if isinstance(error, StoreTooNew):
                 raise
-            raise StoreUnavailable(f"{path}: {said(error)}") from error
+            shut = isinstance(error, PermissionError) or "readonly" in said(error)
+            fix = " -> make it writable to this user" if shut else ""
+            raise StoreUnavailable(f"{path}: {said(error)}{fix}") from error
         self.readers = self._reading_engine()
         self._seen_version = self._data_version()
 
