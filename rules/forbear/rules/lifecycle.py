@@ -119,3 +119,39 @@ def diagram() -> str:
     ]
     lines += [f"    {state} --> [*]" for state in State if state in FINAL]
     return "\n".join(lines) + "\n"
+
+
+def page() -> str:
+    """The documentation of the table, `docs/lifecycle.md`: diagram, cells, words."""
+    states, events = list(State), list(Event)
+    head = f"| event | {' | '.join(states)} |"
+    rows = [
+        f"| {event} | {' | '.join(TRANSITIONS.get((state, event), '') for state in states)} |"
+        for event in events
+    ]
+    return "\n".join(
+        [
+            "# The life of an operation",
+            "",
+            "Made from `forbear.rules.lifecycle`; a test compares. To make it again:",
+            "",
+            "```sh",
+            f"PYTHONPATH=rules python -c '{_COMMAND}' > docs/lifecycle.md",
+            "```",
+            "",
+            "Final states: " + ", ".join(state for state in states if state in FINAL) + ".",
+            "An empty cell is impossible: the ledger refuses it as a defect.",
+            "",
+            "```mermaid",
+            diagram().rstrip(),
+            "```",
+            "",
+            head,
+            "|---" * (len(states) + 1) + "|",
+            *rows,
+            "",
+        ]
+    )
+
+
+_COMMAND = "from forbear.rules.lifecycle import page; print(page(), end=str())"

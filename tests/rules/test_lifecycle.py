@@ -1,0 +1,97 @@
+"""The state table: every pair of state and event, and its page in the documentation."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from forbear.rules.lifecycle import TRANSITIONS, Event, Impossible, advance, diagram, page
+from forbear.rules.model import FINAL, State
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+ALLOWED = {
+    State.QUEUED: "held→queued approved→queued admitted→sending failed→failed stopped→escalated "
+    "discarded→discarded",
+    State.DELAYED: "held→delayed admitted→sending failed→failed stopped→escalated "
+    "discarded→discarded",
+    State.SENDING: "accepted→waiting postponed→delayed made_unclear→unclear succeeded→succeeded "
+    "failed→failed cancelled→cancelled expired→expired stopped→escalated discarded→discarded",
+    State.WAITING: "held→waiting observed→waiting succeeded→succeeded failed→failed "
+    "cancelled→cancelled expired→expired stopped→escalated discarded→discarded",
+    State.UNCLEAR: "held→unclear observed→unclear admitted→sending accepted→waiting "
+    "succeeded→succeeded stopped→escalated",
+    State.ESCALATED: "wait_resumed→waiting send_resumed→delayed resend_approved→queued "
+    "lookup_resumed→unclear succeeded→succeeded failed→failed discarded→discarded",
+}
+"""behaviour.md, section 6, cell by cell; beside these, `noted` keeps every state."""
+
+EXPECTED = {
+    (state, Event(event)): State(target)
+    for state, cells in ALLOWED.items()
+    for event, target in (cell.split("→") for cell in cells.split())
+} | {(state, Event.NOTED): state for state in State}
+
+
+@pytest.mark.parametrize("event", Event)
+@pytest.mark.parametrize("state", State)
+def test_an_event_leads_where_the_table_says_or_is_impossible(state: State, event: Event) -> None:
+    if (state, event) in EXPECTED:
+        assert advance(state, event) is EXPECTED[state, event]
+    else:
+        with pytest.raises(Impossible, match=f"{event} cannot happen to an operation that is"):
+            advance(state, event)
+
+
+@pytest.mark.requirement("W01")
+def test_a_waiting_job_can_be_sent_by_no_event() -> None:
+    assert (State.WAITING, Event.ADMITTED) not in TRANSITIONS
+    assert State.SENDING not in {TRANSITIONS.get((State.WAITING, event)) for event in Event}
+
+
+@pytest.mark.requirement("W05", "W06")
+def test_nothing_leaves_a_final_state() -> None:
+    moved = {(state, target) for (state, _), target in TRANSITIONS.items() if state in FINAL}
+    assert moved == {(state, state) for state in FINAL}
+
+
+@pytest.mark.requirement("R15")
+def test_what_may_have_been_applied_is_never_dropped_by_itself() -> None:
+    assert (State.UNCLEAR, Event.DISCARDED) not in TRANSITIONS
+    assert (State.UNCLEAR, Event.POSTPONED) not in TRANSITIONS
+
+
+def test_only_decisions_lead_out_of_an_escalation() -> None:
+    out = {event for (state, event) in TRANSITIONS if state is State.ESCALATED}
+    assert out == {
+        Event.WAIT_RESUMED,
+        Event.SEND_RESUMED,
+        Event.RESEND_APPROVED,
+        Event.LOOKUP_RESUMED,
+        Event.SUCCEEDED,
+        Event.FAILED,
+        Event.DISCARDED,
+        Event.NOTED,
+    }
+
+
+def test_every_state_can_be_reached_and_every_live_one_can_end() -> None:
+    reached, frontier = {State.QUEUED}, {State.QUEUED}
+    while frontier:
+        frontier = {to for (at, _), to in TRANSITIONS.items() if at in frontier} - reached
+        reached |= frontier
+    assert reached == set(State)
+    for state in set(State) - FINAL:
+        assert State.ESCALATED in {
+            state,
+            *(to for (at, _), to in TRANSITIONS.items() if at is state),
+        }
+
+
+def test_the_diagram_has_every_move_once_and_the_page_is_current() -> None:
+    lines = diagram().splitlines()
+    moves = [line for line in lines if ": " in line]
+    assert len(moves) == len(set(moves)) == len(EXPECTED) - len(State)
+    assert "    queued --> sending: admitted" in lines
+    assert (DOCS / "lifecycle.md").read_text(encoding="utf-8") == page()
