@@ -211,7 +211,7 @@ def test_why_says_in_a_paragraph_what_it_waits_for(
 
 def test_why_says_when_nobody_alive_could_go_on(home: Path, run: Run) -> None:
     op_id = drive(home, waits)
-    assert "But no process is alive that could send" in run("why", op_id).out
+    assert "No process is alive that could send" in run("why", op_id).out
 
 
 def test_why_names_a_living_process_that_lacks_the_contract(home: Path, run: Run) -> None:
@@ -222,7 +222,7 @@ def test_why_names_a_living_process_that_lacks_the_contract(home: Path, run: Run
         return await asyncio.to_thread(run, "why", job.op_id)
 
     told = drive(home, looked_at)
-    assert "none of the 1 living processes can run it" in told.out
+    assert "None of the 1 living processes can run it" in told.out
     assert "No process is alive" not in told.err
 
 
@@ -481,6 +481,43 @@ def test_at_a_terminal_one_y_decides_and_anything_else_does_not(
     assert decision is None or decision["channel"] == "terminal"
 
 
+# --- the processes that send ----------------------------------------------------------------
+
+
+def test_a_worker_is_seen_by_the_other_commands_and_stops_when_asked(home: Path, run: Run) -> None:
+    worker = subprocess.Popen(
+        [sys.executable, "-m", "forbear", "worker"],
+        stderr=subprocess.PIPE,
+        text=True,
+        env=child_environment(),
+    )
+    assert worker.stderr is not None
+    try:
+        assert "1 job under contract" in worker.stderr.readline()
+        while "No process is alive" in run("ls").err:
+            assert worker.poll() is None
+        assert f"worker (process {worker.pid}) can send" in run("doctor").out
+    finally:
+        worker.terminate()
+        worker.communicate(timeout=30)
+    assert worker.returncode == 0
+    assert "No process is alive" in run("ls").err
+
+
+def test_a_decision_that_nobody_alive_can_execute_says_so(
+    home: Path, run: Run, operator: None
+) -> None:
+    async def decided(job: Driver) -> Ran:
+        await stops(job)
+        ledger = job.store.ledger
+        await job.store.write(partial(ledger.register, role="serve", pid=1, bindings=["other"]))
+        return await asyncio.to_thread(run, "decide", "1", "treat_as", "--as", "waiting", "--yes")
+
+    ran = drive(home, decided)
+    assert ran.code == 0
+    assert "None of the 1 living processes can run it" in ran.err
+
+
 # --- trying ---------------------------------------------------------------------------------
 
 LOOPBACK = """\
@@ -693,7 +730,7 @@ def test_init_makes_a_home_whose_sample_passes_the_check_and_changes_nothing_lat
 def test_doctor_finds_nothing_wrong_with_a_good_home(home: Path, run: Run) -> None:
     looked = run("doctor")
     assert looked.code == 0
-    assert "contract exp: 1 jobs" in looked.out
+    assert "contract exp: 1 job," in looked.out
     assert "schema 0" in looked.out
     assert "secret-of-exp" not in looked.out
     assert run("doctor", "--json").json()["ok"] is True

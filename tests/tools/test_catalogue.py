@@ -141,7 +141,7 @@ def test_the_details_of_a_job_are_all_that_is_needed_to_start_it() -> None:
         "max_status_requests": 12,
     }
     assert found["budget"] == (
-        "12 status requests until the deadline of 40 minutes; a person may extend it 1 times"
+        "12 status requests until the deadline of 40 minutes; a person may extend it once"
     )
     assert found["approval"] == "none"
     assert found["results"] == ["result"]

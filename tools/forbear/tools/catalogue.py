@@ -170,10 +170,12 @@ def _job(job: Job) -> Data:
         "max_status_requests": limits.max_status_requests,
         "useful_for_seconds": None if limits.useful_for is None else limits.useful_for // 1_000,
     }
+    times = limits.extension.times
+    often = {1: "once", 2: "twice"}.get(times, f"{times} times")
     told: Data = {
         "limits": {name: value for name, value in stated.items() if value is not None},
         "budget": f"{limits.max_status_requests} status requests until the deadline of "
-        f"{length(limits.deadline)}; a person may extend it {limits.extension.times} times",
+        f"{length(limits.deadline)}; a person may extend it {often}",
         "results": list(job.results),
     }
     if job.cancel is not None:

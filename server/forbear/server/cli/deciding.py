@@ -109,7 +109,7 @@ def decide(
             if channel == "terminal" and not yes:
                 _ask(case, wish)
             await _decide(app, case, op, wish, channel, comment, as_json=as_json)
-            await remark_if_nobody_sends(app.store)
+            await _remark_if_stuck(app, op.id)
 
     run(decided)
 
@@ -239,6 +239,17 @@ async def _show_outcome(
             say(f"next request {clock_time(max(op.next_at, now), now)}")
         say(f"deadline {clock_time(op.deadline_at, now)}")
         say(f"status requests {op.status_requests.used} of {op.status_requests.max}")
+
+
+async def _remark_if_stuck(app: App, op_id: str) -> None:
+    """Say so where nobody alive can execute what was decided."""
+    from forbear.server.cli.reasons import obstacle
+
+    op = await app.store.read.operation(op_id)
+    if op is None or op.final:
+        await remark_if_nobody_sends(app.store)
+    elif (stuck := await obstacle(app.store, op)) is not None:
+        remark(stuck)
 
 
 def _closed(case: Case, op: Operation) -> Failure:

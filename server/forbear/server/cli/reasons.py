@@ -118,17 +118,28 @@ def _next(op: Operation, now: int, what: str) -> str:
     return f"The next {what} is at {clock_time(op.next_at, now)}{source}"
 
 
-async def _by_processes(store: Store, op: Operation, now: int) -> str:
-    """Whether anybody alive could go on with it."""
+async def obstacle(store: Store, op: Operation) -> str | None:
+    """Why nobody alive could go on with an operation, or None if somebody could."""
     living = await senders(store)
     if not living:
-        return "But no process is alive that could send: start `forbear worker`."
+        return "No process is alive that could send: start `forbear worker`."
+    if not any(op.binding in process.bindings for process in living):
+        return (
+            f"None of the {len(living)} living processes can run it: its contract changed or its "
+            "key is missing there. `forbear contract check` and `forbear doctor` tell which."
+        )
+    return None
+
+
+async def _by_processes(store: Store, op: Operation, now: int) -> str:
+    """Whether anybody alive goes on with it."""
+    stuck = await obstacle(store, op)
+    if stuck is not None:
+        return f"But that does not happen now. {stuck}"
+    living = await senders(store)
     able = [process for process in living if op.binding in process.bindings]
     if not able:
-        return (
-            f"But none of the {len(living)} living processes can run it: its contract changed or "
-            "its key is missing there. `forbear contract check` and `forbear doctor` tell which."
-        )
+        return ""
     owner = next((one for one in living if one.owner == op.lease_owner), None)
     if op.lease_owner is not None and owner is None:
         return "The process that held it is gone; another takes over within seconds."

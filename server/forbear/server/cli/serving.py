@@ -51,7 +51,8 @@ def worker() -> None:
             loop.add_signal_handler(name, stopped.set)
         async with running(home, role="worker", worker=True) as app:
             jobs = sum(len(one.jobs) for one in app.contracts.contracts().values())
-            remark(f"Watching {home.home} with {jobs} jobs under contract. Ctrl-C stops.")
+            plural = "" if jobs == 1 else "s"
+            remark(f"Watching {home.home} with {jobs} job{plural} under contract. Ctrl-C stops.")
             await stopped.wait()
             remark("Stopping; requests under way get a moment to end.")
 

@@ -164,7 +164,8 @@ def _contracts(home: Settings, store: Store) -> list[Finding]:
     found: list[Finding] = []
     for name, contract in sorted(contracts.contracts().items()):
         credential = contracts.credential(contract)
-        jobs = f"{len(contract.jobs)} jobs, {contract.file}"
+        count = len(contract.jobs)
+        jobs = f"{count} job{'s' if count != 1 else ''}, {contract.file}"
         if isinstance(credential, MissingCredential):
             reference, _, fix = str(credential).partition(" -> ")
             found.append(Finding(f"key of {name}", reference, False, fix or None))

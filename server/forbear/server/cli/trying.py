@@ -41,6 +41,7 @@ def attempt(
         raise Failure(f"{action!r} is not PROVIDER.ACTION, such as exp.export.")
     given = pairs(arguments or [])
     home = settings()
+    started: list[str] = []
 
     async def tried() -> bool:
         from forbear.rules.model import Priority, Refusal
@@ -66,6 +67,7 @@ def attempt(
             if isinstance(record, Refusal):
                 raise _refused(record)
             op = record.operation
+            started.append(op.id)
             remark(f"{op.id}{', which ran already' if record.joined else ''}; Ctrl-C lets it go on")
             succeeded = await follow(app.store, op, told=not as_json)
             fetched = await _fetch(app, op, told=not as_json) if succeeded else None
@@ -73,7 +75,14 @@ def attempt(
                 await _show_json(app, fetched or op)
             return succeeded and (fetched is None or fetched.may_proceed)
 
-    if not run(tried):
+    try:
+        succeeded = run(tried)
+    except KeyboardInterrupt:
+        if not started:
+            raise
+        remark(f"{started[0]} is stored and not lost. `forbear worker` goes on with it.")
+        raise typer.Exit(130) from None
+    if not succeeded:
         raise typer.Exit(1)
 
 
