@@ -264,6 +264,24 @@ class House:
         assert not accepted.joined, accepted
         return accepted.operation
 
+    def ask_follow_up(self, job: Operation, kind: Kind) -> Accepted:
+        """Ask for a job's result or cancellation."""
+        held = holding(job.action)
+        action = held.action
+        assert isinstance(action, Job)
+        request = action.cancel if kind is Kind.CANCEL else action.results["result"]
+        name = None if kind is Kind.CANCEL else "result"
+        assert request is not None
+        drafter = drafts.Drafter(KEY, self.random, job.principal)
+        made = drafter.follow_up(job, kind, request, held, name=name)
+        assert isinstance(made, drafts.Draft), made
+        accepted = self.write(lambda c: self.ledger.accept(c, made, held))
+        assert isinstance(accepted, Accepted), accepted
+        return accepted
+
+    def follow_up(self, job: Operation, kind: Kind) -> Operation:
+        return self.ask_follow_up(job, kind).operation
+
     def reserve(self, op: Operation | str, held: Holding | str | None = "own") -> Reserved | bool:
         operation_id = op if isinstance(op, str) else op.id
         brought = holding(self.read(operation_id).action) if isinstance(held, str) else held
@@ -373,6 +391,16 @@ class House:
 
     def codes(self, op: Operation | str) -> list[str]:
         return [event.code for event in self.events(op)]
+
+    def verified(self) -> int | None:
+        """The first row of the trail that does not follow from the one before; None if all do."""
+        previous = audit.GENESIS
+        for row in self._rows(sa.select(events).order_by(events.c.sequence)):
+            whole = audit.chained(previous, row["header"], row["body"])
+            if (row["previous"], row["hash"]) != (previous, whole):
+                return int(row["sequence"])
+            previous = row["hash"]
+        return None
 
 
 @dataclass
