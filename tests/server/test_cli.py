@@ -426,17 +426,28 @@ def test_a_wrong_wish_is_refused_with_the_right_words(
 
 
 def test_without_terminal_and_token_nothing_is_decided_and_the_fix_is_named(
-    home: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+    home: Path, run: Run
 ) -> None:
     op_id = drive(home, stops)
     refused = run("decide", "1", "abandon", "--yes")
     assert refused.code == 2
-    assert "operator_token" in refused.err
-    assert str(home / "config.toml") in refused.err
-    # A token that only the caller's environment knows proves nothing.
-    monkeypatch.setenv("FORBEAR_OPERATOR_TOKEN", "made-up")
-    assert run("decide", "1", "abandon", "--yes").code == 2
+    assert "set FORBEAR_OPERATOR_TOKEN and add --yes" in refused.err
     assert state_of(home, op_id)[0] is State.ESCALATED
+
+
+def test_the_first_token_of_a_home_counts_from_then_on(
+    home: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    op_id = drive(home, stops)
+    monkeypatch.setenv("FORBEAR_OPERATOR_TOKEN", "the-first")
+    assert run("decide", "1", "hold", "--yes").code == 0
+    assert (home / "keys" / "operator").stat().st_mode & 0o777 == 0o600
+    assert "the-first" not in (home / "keys" / "operator").read_text()
+    monkeypatch.setenv("FORBEAR_OPERATOR_TOKEN", "made-up")
+    refused = run("decide", "1", "abandon", "--yes")
+    assert refused.code == 2
+    assert "is not the operator token" in refused.err
+    assert state_of(home, op_id)[0] is State.WAITING
 
 
 @pytest.mark.usefixtures("operator")

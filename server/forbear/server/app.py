@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 
 from forbear.rules.ports import Clock, Random
+from forbear.server import operator
 from forbear.server.artifacts import Artifacts
 from forbear.server.clock import SystemClock, SystemRandom
 from forbear.server.config import Settings
@@ -73,6 +74,8 @@ async def running(
     clock, random = clock or SystemClock(), random or SystemRandom()
     store = open_store(settings, clock, random)
     try:
+        if role in ("serve", "worker"):
+            operator.learn(settings, store.key)
         credentials = Credentials()
         contracts = Contracts(settings.contracts, credentials, store.key)
         caller = Caller(console=settings.console_url, resident=role == "worker")

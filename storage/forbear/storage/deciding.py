@@ -32,6 +32,8 @@ class Decided:
 
     operation: Operation
     case: Case
+    follow_up: Operation | None = None
+    """The operation that was queued with the decision: a cancellation at the provider."""
 
 
 def decide(

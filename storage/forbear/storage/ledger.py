@@ -543,13 +543,20 @@ class Ledger:
         holding: Holding | None,
         by: Mapping[str, object],
         *,
+        follow_up: Draft | None = None,
         dry_run: bool = False,
     ) -> Decided | Refusal:
-        """See `deciding.decide`."""
+        """See `deciding.decide`. `follow_up` is accepted in the same transaction, or neither is."""
         now = self._clock.now().wall
-        return deciding.decide(
+        decided = deciding.decide(
             connection, case_id, revision, wish, holding, by, now, self._random, dry_run=dry_run
         )
+        if isinstance(decided, Refusal) or follow_up is None or holding is None or dry_run:
+            return decided
+        accepted = self.accept(connection, follow_up, holding)
+        if isinstance(accepted, Accepted):
+            return replace(decided, follow_up=accepted.operation)
+        return decided
 
     def drop(
         self, connection: Connection, operation_id: str, why: str, holding: Holding | None = None

@@ -437,7 +437,10 @@ class Desk:
                 return self._not_allowed("cancel_job", op, job if isinstance(job, Job) else None)
             if job.cancel is None:
                 return self._not_allowed("cancel_job", op, job)
-            accepted = await self.cancel_at_provider(op, holding, job.cancel, reason)
+            draft = self.cancellation(op, holding, job.cancel, reason)
+            if isinstance(draft, Refusal):
+                return draft
+            accepted = await self._accept(draft, holding)
             if isinstance(accepted, Refusal):
                 return accepted
             asked = await self._wait_until(accepted.operation, wait_seconds, report, _at_rest)
@@ -445,22 +448,21 @@ class Desk:
         except StoreError:
             return refusals.store_unavailable()
 
-    async def cancel_at_provider(
+    def cancellation(
         self,
         op: Operation,
         holding: Holding,
         request: Request,
         reason: str,
-        authorisation: str | None = None,
-    ) -> Accepted | Refusal:
-        """Queue the cancel operation of a job; `authorisation` is the case that approved it."""
+        *,
+        approved_by: str | None = None,
+    ) -> Draft | Refusal:
+        """The draft of a job's cancel operation; `approved_by` is the case that allowed it."""
         draft = self._drafter.follow_up(op, Kind.CANCEL, request, holding, purpose=reason)
-        if isinstance(draft, Refusal):
+        if isinstance(draft, Refusal) or approved_by is None:
             return draft
-        if authorisation is not None:
-            approved = replace(draft.operation, authorisation=authorisation)
-            draft = replace(draft, operation=approved, approve_within=None)
-        return await self._accept(draft, holding)
+        approved = replace(draft.operation, authorisation=approved_by)
+        return replace(draft, operation=approved, approve_within=None)
 
     # --- making operations ------------------------------------------------------------------
 

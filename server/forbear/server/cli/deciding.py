@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -24,10 +25,8 @@ if TYPE_CHECKING:
     from forbear.rules.model import Case, Operation, Refusal
     from forbear.server.app import App
     from forbear.storage.deciding import Decided
+    from forbear.storage.ledger import Draft
     from forbear.storage.transitions import Holding
-
-
-TOKEN = "FORBEAR_OPERATOR_TOKEN"
 
 
 def register(app: typer.Typer) -> None:
@@ -94,12 +93,12 @@ def decide(
 
     wish = wish_of(option, minutes, requests, until, treat_as, reference)
     home = settings()
-    channel = None if dry_run else _channel(yes=yes)
 
     async def decided() -> None:
         from forbear.server.app import running
 
         async with running(home, role="cli", worker=False) as app:
+            channel = None if dry_run else _channel(home, app.store.key, yes=yes)
             case = await find_case(app.store, name)
             op = await app.store.read.operation(case.operation_id)
             if op is None:
@@ -114,28 +113,15 @@ def decide(
     run(decided)
 
 
-def _channel(*, yes: bool) -> str:
-    """How this person is known: at a terminal, or by the operator token.
-
-    Without a terminal the token in this process's environment must equal the one in the home's
-    `config.toml`: a token that the caller's own environment supplied would prove nothing.
-    """
-    import hmac
-    import os
+def _channel(home: Settings, store_key: bytes, *, yes: bool) -> str:
+    """How this person is known: at a terminal, or by the operator token."""
+    from forbear.server import operator
 
     if at_a_terminal():
         return "terminal"
-    given = os.environ.get(TOKEN, "")
-    kept = Settings.load({name: value for name, value in os.environ.items() if name != TOKEN})
-    if kept.operator_token is None:
-        raise Failure(
-            'Without a terminal, decide needs an operator token. Write operator_token = "…" into '
-            f"{kept.home / 'config.toml'}, and set {TOKEN} to the same."
-        )
-    if not hmac.compare_digest(given.encode(), kept.operator_token.encode()):
-        raise Failure(
-            f"{TOKEN} is not the operator token of this home. Set it, or decide at a terminal."
-        )
+    wrong = operator.objection(home, store_key)
+    if wrong is not None:
+        raise Failure(wrong)
     if not yes:
         raise Failure("Nobody can be asked here. Add --yes, or decide at a terminal.")
     return "token"
@@ -163,15 +149,26 @@ async def _decide(
     held = app.contracts.holding(op.provider, op.action)
     by = _decided_by(app, channel, comment)
     ledger, dry_run = app.store.ledger, channel is None
-    outcome = await app.store.write(
-        lambda c: ledger.decide(c, case.id, case.revision, wish, held, by, dry_run=dry_run)
+    follow_up = _cancellation(app, case, op, wish, held)
+    if isinstance(follow_up, Refusal):
+        raise await _refused(app, op, follow_up)
+    decide = partial(
+        ledger.decide,
+        case_id=case.id,
+        revision=case.revision,
+        wish=wish,
+        holding=held,
+        by=by,
+        follow_up=follow_up,
+        dry_run=dry_run,
     )
+    outcome = await app.store.write(decide)
     if isinstance(outcome, Refusal):
         raise await _refused(app, op, outcome)
-    cancelling = None if dry_run else await _cancel_too(app, case, outcome, wish, held)
     await _show_outcome(app, outcome, wish, dry_run=dry_run, as_json=as_json)
-    if cancelling is not None:
-        remark(cancelling)
+    if outcome.follow_up is not None:
+        queued = outcome.follow_up.id
+        remark(f"The cancellation is {queued}; forbear wait {queued}")
 
 
 def _decided_by(app: App, channel: str | None, comment: str | None) -> dict[str, object]:
@@ -195,12 +192,12 @@ def _decided_by(app: App, channel: str | None, comment: str | None) -> dict[str,
     return by if comment is None else by | {"comment": comment}
 
 
-async def _cancel_too(
-    app: App, case: Case, outcome: Decided, wish: Wish, held: Holding | None
-) -> str | None:
-    """With `cancel_at_provider`, queue the cancellation that the decision allows."""
+def _cancellation(
+    app: App, case: Case, op: Operation, wish: Wish, held: Holding | None
+) -> Draft | Refusal | None:
+    """With `cancel_at_provider`, the cancellation that is queued with the decision."""
     from forbear.rules.contract import Job
-    from forbear.rules.model import Option, Refusal
+    from forbear.rules.model import Option
 
     job = held.action if held is not None else None
     if wish.option is not Option.CANCEL_AT_PROVIDER or held is None or not isinstance(job, Job):
@@ -208,12 +205,7 @@ async def _cancel_too(
     if job.cancel is None:
         return None
     reason = f"decided in case {case.number}"
-    queued = await app.desk.cancel_at_provider(
-        outcome.operation, held, job.cancel, reason, authorisation=case.id
-    )
-    if isinstance(queued, Refusal):
-        return f"The cancellation could not be queued: {queued.message} {queued.next_step}"
-    return f"The cancellation is {queued.operation.id}; forbear wait {queued.operation.id}"
+    return app.desk.cancellation(op, held, job.cancel, reason, approved_by=case.id)
 
 
 async def _show_outcome(

@@ -188,8 +188,11 @@ async def _processes(store: Store) -> Finding:
 
 
 def _token(home: Settings) -> Finding:
-    if home.operator_token is None:
-        told = "none: cases are decided at a terminal only"
-    else:
-        told = "set: cases can be decided without a terminal"
-    return Finding("operator token", told, None if home.operator_token is None else True)
+    from forbear.server import operator
+
+    if not operator.is_known(home):
+        told = (
+            "none yet: the first FORBEAR_OPERATOR_TOKEN that decides becomes the one of this home"
+        )
+        return Finding("operator token", told, None)
+    return Finding("operator token", "known: cases can be decided without a terminal")
