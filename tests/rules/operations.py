@@ -7,7 +7,7 @@ from typing import Any
 
 from tests.rules.contracts import FULL, loaded
 
-from forbear.rules.contract import Contract, Job
+from forbear.rules.contract import CLASSES, Contract, Job
 from forbear.rules.model import (
     Budget,
     Certainty,
@@ -28,7 +28,7 @@ NOW = 1_796_034_000_000
 SECOND, MINUTE, HOUR = 1_000, 60_000, 3_600_000
 DEADLINE = NOW + 40 * MINUTE
 
-CONTRACT: Contract = loaded(FULL)
+CONTRACT: Contract = replace(loaded(FULL), classes=CLASSES)
 JOB: Job = CONTRACT.jobs["export"]
 """base 5 s, max 2 m, first 5 s, 12 checks, 3 transport, 3 rate, extension 15 m and 4 checks once,
 status timeout 30 s, hints 2 s to 10 m."""
