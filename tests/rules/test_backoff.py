@@ -105,21 +105,23 @@ def draws(seed: int) -> Iterator[float]:
 @pytest.mark.requirement("W09")
 @pytest.mark.parametrize("job", JOBS)
 def test_a_budget_lasts_about_as_long_as_its_deadline(job: Job) -> None:
-    """Of 10,000 schedules with no hint: all but one in twenty reach 70 % of the deadline, half
-    reach 90 %. A small budget cannot promise more: its last checks are far apart.
+    """Of 10,000 schedules without hints, 19 in 20 reach 85 % of the deadline and half reach 90 %.
+
+    A small budget cannot promise more, because its last checks are far apart; where a contract
+    states no number of requests, the loader takes as many as reach the end in nearly every run.
     """
     deadline = job.limits.deadline
     shares = sorted(covered(job, draws(seed)) / deadline for seed in range(10_000))
-    assert shares[500] >= 0.7
+    assert shares[500] >= 0.85
     assert shares[5_000] >= 0.9
     assert shares[-1] <= 1
 
 
 @pytest.mark.requirement("W09")
 @pytest.mark.parametrize("job", JOBS)
-def test_no_schedule_at_all_ends_before_half_of_its_deadline(job: Job) -> None:
+def test_no_schedule_at_all_ends_before_three_quarters_of_its_deadline(job: Job) -> None:
     """The worst draws there are: every delay is half of what it may be."""
-    assert covered(job, iter(lambda: 0.0, None)) >= job.limits.deadline / 2
+    assert covered(job, iter(lambda: 0.0, None)) >= job.limits.deadline * 3 / 4
 
 
 @pytest.mark.requirement("W09")
