@@ -125,7 +125,7 @@ async def call(client: Client, tool: str, **arguments: Any) -> Data:
 
 
 def content(result: CallToolResult) -> Data:
-    told = result.structured_content
+    told: Data | None = result.structured_content
     assert told is not None, result
     assert ("error" in told) is bool(result.is_error)
     return told
@@ -259,6 +259,26 @@ class Stage:
                 return await self.full(operation_id)
             await self.at(op.next_at)
         raise AssertionError(f"{operation_id} did not come to an end")
+
+    async def until(self, operation_id: str, moment: int) -> None:
+        """Go on until a moment or the operation's end, though nobody may be able to carry it.
+
+        What a process cannot run stays due, so that `settled` would wait for it for ever: time
+        goes by in steps of five seconds instead, each followed by the looks that it causes.
+        """
+        while self.now < moment and (await self.operation(operation_id)).next_at is not None:
+            self.clock.advance(min(5_001, moment - self.now))
+            self.app.store.wake()
+            await self._looks()
+
+    async def _looks(self) -> None:
+        """See through what the worker has begun and what it begins after that."""
+        for _ in range(3):
+            carried = [task for task in asyncio.all_tasks() if task.get_name()[:3] == "op_"]
+            if carried:
+                await asyncio.wait(carried, timeout=PATIENCE)
+            await self.app.store.read.next_due(self.now)
+            await asyncio.sleep(0)
 
     # --- behind the tools -------------------------------------------------------------------
 

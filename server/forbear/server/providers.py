@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -36,22 +38,27 @@ class Contracts:
         self._credentials = credentials
         self._store_key = store_key
         self._files: dict[Path, _File] = {}
+        self._stamps: dict[str, Stamp] = {}
         self.refresh()
 
     def refresh(self) -> bool:
         """Read what changed since the last time. True if anything did."""
-        found = {path: _stamp(path) for path in sorted(self._folder.glob("*.toml"))}
-        changed = {path for path in self._files if path not in found}
-        for path in changed:
-            del self._files[path]
-        for path, stamp in found.items():
-            known = self._files.get(path)
-            if stamp is not None and (known is None or known.stamp != stamp):
-                self._files[path] = _load(path, stamp)
-                changed.add(path)
-        return bool(changed)
+        found = _stamps(self._folder)
+        if found == self._stamps:
+            return False
+        self._stamps = found
+        before, self._files = self._files, {}
+        for name, stamp in sorted(found.items()):
+            path = self._folder / name
+            known = before.get(path)
+            if known is None or known.stamp != stamp:
+                known = _load(path, stamp)
+            self._files[path] = known
+        return True
 
     def contracts(self) -> Mapping[str, Contract]:
+        """Those that load, by provider, as their files stand now."""
+        self.refresh()
         by_name: dict[str, Contract] = {}
         for file in self._files.values():
             if file.contract is not None:
@@ -59,6 +66,8 @@ class Contracts:
         return by_name
 
     def errors(self) -> Mapping[str, Sequence[ContractError]]:
+        """What is wrong with the others, by file, as they stand now."""
+        self.refresh()
         broken = {path.stem: file.errors for path, file in self._files.items() if file.errors}
         return broken | self._named_twice()
 
@@ -116,12 +125,16 @@ def shipped(name: str) -> str | None:
     return file.read_text(encoding="utf-8") if file.is_file() else None
 
 
-def _stamp(path: Path) -> Stamp | None:
-    try:
-        status = path.stat()
-    except OSError:
-        return None
-    return status.st_mtime_ns, status.st_size, status.st_ino
+def _stamps(folder: Path) -> dict[str, Stamp]:
+    """The contract files of a folder by name; what cannot be seen is absent."""
+    found: dict[str, Stamp] = {}
+    with suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.name.endswith(".toml"):
+                with suppress(OSError):
+                    status = entry.stat()
+                    found[entry.name] = status.st_mtime_ns, status.st_size, status.st_ino
+    return found
 
 
 def _load(path: Path, stamp: Stamp) -> _File:

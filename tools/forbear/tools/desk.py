@@ -20,6 +20,7 @@ from forbear.rules.model import (
     Priority,
     Refusal,
     State,
+    WaitingFor,
 )
 from forbear.rules.ports import Clock, Random
 from forbear.rules.requests import link
@@ -497,13 +498,16 @@ class Desk:
 
 def _submission_answered(op: Operation) -> bool:
     """The submission is over, or waits for something that a caller's wait cannot bring."""
-    if op.approve_by is not None:
-        return True
-    return op.state not in (State.QUEUED, State.SENDING)
+    return _needs_a_person(op) or op.state not in (State.QUEUED, State.SENDING)
 
 
 def _at_rest(op: Operation) -> bool:
-    return op.final or op.state is State.ESCALATED or op.approve_by is not None
+    return op.final or op.state is State.ESCALATED or _needs_a_person(op)
+
+
+def _needs_a_person(op: Operation) -> bool:
+    """Whether only an approval or another credential lets the operation go on."""
+    return op.approve_by is not None or op.waiting_for is WaitingFor.CREDENTIAL
 
 
 def _cancellable(op: Operation) -> bool:

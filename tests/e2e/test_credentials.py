@@ -1,0 +1,176 @@
+"""Credentials while jobs run: missing, refused, changed, and never shown."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.e2e.harness import (
+    FOREVER,
+    HOUR,
+    MINUTE,
+    NO_RESULT,
+    STATUS,
+    SUBMIT,
+    error,
+    furnished,
+    process,
+    stage,
+)
+from tests.support import ManualClock
+
+from forbear.server.fake import Answer, FakeProvider
+
+pytestmark = pytest.mark.anyio
+
+TOKEN = "s3cret-token"
+BEARER = "bearer env:EXP_TOKEN"
+
+
+def sent(provider: FakeProvider) -> list[str | None]:
+    return [arrival.headers.get("authorization") for arrival in provider.arrivals]
+
+
+async def test_without_a_credential_nothing_is_stored_and_the_user_is_told_where_to_look(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("EXP_TOKEN", raising=False)
+    async with stage(tmp_path, auth=BEARER) as on:
+        (line,) = (await on.call("list_actions"))["actions"]
+        refused = error(await on.asked())
+
+        assert line["ready"] is False
+        assert refused["code"] == "credential_missing"
+        assert "forbear doctor" in refused["next_step"]
+        assert (await on.call("operation_status"))["operations"] == []
+
+
+@pytest.mark.requirement("W23")
+async def test_a_401_blocks_the_credential_for_every_process_under_one_question(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EXP_TOKEN", TOKEN)
+    clock = ManualClock()
+    async with (
+        furnished(tmp_path, states=FOREVER, auth=BEARER) as provider,
+        process(provider, tmp_path, clock) as on,
+    ):
+        provider.job("exp_2", FOREVER)
+        first, second = await on.submit("a"), await on.submit("b")
+        provider.script("GET /exports/", *[Answer(401)] * 20)
+        await on.passes(5 * MINUTE)
+        full = [await on.full(first), await on.full(second)]
+        stopped = [one for one in full if one["state"] == "escalated"]
+        held = [one for one in full if one["state"] == "waiting"]
+        assert [one["escalation"]["reason"] for one in stopped] == ["authorization_denied"]
+        assert [one["waiting_for"] for one in held] == ["credential"]
+        assert provider.count("GET /exports/") == 1
+
+        async with process(provider, tmp_path, clock) as other:
+            third = await other.asked("c")
+            assert (third["state"], third["waiting_for"]) == ("queued", "credential")
+            assert "forbear doctor" in third["next_step"]
+            await other.passes(10 * MINUTE)
+        assert provider.count("GET /exports/") == 1
+        assert provider.count(SUBMIT) == 2
+        offered = [one["id"] for one in stopped[0]["escalation"]["options"]]
+        assert "check_again" not in offered
+
+
+@pytest.mark.requirement("W23")
+async def test_what_waits_for_a_credential_still_ends_by_its_deadline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EXP_TOKEN", TOKEN)
+    async with stage(tmp_path, states=FOREVER, auth=BEARER) as on:
+        on.provider.job("exp_2", FOREVER)
+        await on.submit("a")
+        await on.submit("b")
+        on.script(*[Answer(401)] * 20, route="GET /exports/")
+        await on.passes(HOUR)
+
+        found = (await on.call("operation_status", state="escalated"))["operations"]
+        reasons = sorted(one["escalation"]["reason"] for one in found)
+        assert reasons == ["authorization_denied", "deadline_exceeded"]
+        assert on.count("GET /exports/") == 1
+
+
+async def test_a_403_stops_one_job_and_leaves_the_credential_to_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EXP_TOKEN", TOKEN)
+    async with stage(tmp_path, NO_RESULT, states=FOREVER, auth=BEARER) as on:
+        on.provider.job("exp_2", ["queued", "done"])
+        first, second = await on.submit("a"), await on.submit("b")
+        on.script(Answer(403))
+        assert (await on.end_of(first))["escalation"]["reason"] == "authorization_denied"
+        assert (await on.end_of(second))["state"] == "succeeded"
+
+
+async def test_a_token_that_changes_in_its_file_is_used_from_the_next_request(
+    tmp_path: Path,
+) -> None:
+    token = tmp_path / "token"
+    token.write_text("one\n")
+    async with stage(tmp_path, NO_RESULT, states=FOREVER, auth=f"bearer file:{token}") as on:
+        job = await on.submit()
+        await on.due(job)
+        token.write_text("two\n")
+        await on.due(job)
+
+        assert sent(on.provider) == ["Bearer one", "Bearer one", "Bearer two"]
+
+
+async def test_a_token_file_that_goes_missing_is_waited_for_and_comes_back(
+    tmp_path: Path,
+) -> None:
+    token = tmp_path / "token"
+    token.write_text("one\n")
+    async with stage(tmp_path, NO_RESULT, states=FOREVER, auth=f"bearer file:{token}") as on:
+        job = await on.submit()
+        token.unlink()
+        full = await on.due(job)
+        assert (full["state"], full["waiting_for"]) == ("waiting", "credential")
+        assert on.count(STATUS) == 0
+        token.write_text("two\n")
+        await on.due(job)
+
+        assert sent(on.provider) == ["Bearer one", "Bearer two"]
+        assert (await on.full(job))["budgets"]["status_requests"]["used"] == 1
+
+
+async def test_an_environment_token_is_registered_at_its_first_use_and_another_sends_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = ManualClock()
+    async with furnished(tmp_path, NO_RESULT, states=FOREVER, auth=BEARER) as provider:
+        monkeypatch.setenv("EXP_TOKEN", TOKEN)
+        async with process(provider, tmp_path, clock) as on:
+            job = await on.submit()
+        monkeypatch.setenv("EXP_TOKEN", "another")
+        async with process(provider, tmp_path, clock) as on:
+            full = await on.due(job)
+            assert (full["state"], full["waiting_for"]) == ("waiting", "credential")
+            assert provider.count(STATUS) == 0
+        monkeypatch.setenv("EXP_TOKEN", TOKEN)
+        async with process(provider, tmp_path, clock) as on:
+            await on.due(job)
+            assert provider.count(STATUS) == 1
+        assert set(sent(provider)) == {f"Bearer {TOKEN}"}
+
+
+async def test_a_secret_appears_in_nothing_that_an_agent_or_the_trail_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EXP_TOKEN", TOKEN)
+    async with stage(tmp_path, states=FOREVER, auth=BEARER) as on:
+        job = await on.submit()
+        on.script(Answer(503), Answer(401))
+        await on.end_of(job)
+        told = [await on.full(job, timeline=True), await on.call("list_actions", provider="exp")]
+        trail = await on.events(job)
+
+        assert sent(on.provider)[0] == f"Bearer {TOKEN}"
+        assert TOKEN not in repr(told)
+        assert TOKEN not in repr(trail)
+        assert TOKEN.encode() not in (tmp_path / "forbear.db").read_bytes()
