@@ -80,8 +80,10 @@ def grant(
             treat = {**op.treat, op.provider_state or "": wish.treat_as or ""}
             return _resume(op, now, {"treat": treat}, case_id)
         case Option.REBIND:
-            binding = action.binding if action is not None else op.binding
-            return _resume(op, now, {"binding": binding}, case_id)
+            if action is None:
+                raise ValueError("rebinding needs the contract in force")
+            bound = {"binding": action.binding, "section": action.section}
+            return _resume(op, now, bound, case_id)
         case Option.CANCEL_AT_PROVIDER:
             at = now + (action.backoff.first if isinstance(action, Job) else 0)
             return _resume(op, at, _two_checks(op, action, at), case_id)

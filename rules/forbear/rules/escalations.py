@@ -142,19 +142,16 @@ def offers(
     op: Operation,
     reason: Reason,
     contract: Contract | None,
-    *,
-    contract_changed: bool = False,
 ) -> tuple[Offer, ...]:
     """The options the reason fixes, less what the contract or the facts rule out.
 
     `contract` is the one in force now; without it only what needs none is offered.
-    `contract_changed` says that it differs from the one the operation stopped under.
     """
     action = contract.action(op.action) if contract is not None else None
     return tuple(
         _offer(op, option, action)
         for option in OPTIONS[reason]
-        if option in EXECUTED and _possible(op, reason, option, contract, action, contract_changed)
+        if option in EXECUTED and _possible(op, reason, option, contract, action)
     )
 
 
@@ -182,13 +179,12 @@ def _possible(
     option: Option,
     contract: Contract | None,
     action: Action | None,
-    contract_changed: bool,
 ) -> bool:
     match option:
         case Option.EXTEND:
             return resumable(op) and op.extensions.left > 0 and isinstance(action, Job)
         case Option.CHECK_AGAIN if reason in (Reason.EGRESS_REFUSED, Reason.INTEGRATION_FAILURE):
-            return resumable(op) and contract_changed
+            return resumable(op) and action is not None and action.section != op.section
         case Option.CHECK_AGAIN | Option.HOLD:
             return resumable(op)
         case Option.TREAT_AS:
@@ -199,9 +195,9 @@ def _possible(
             return (
                 contract is not None
                 and action is not None
-                and action.binding != op.binding
+                and (action.binding, action.section) != (op.binding, op.section)
                 and contract.account.get("id", "default") == op.account
-                and resumable(op)
+                and has_handle(op)
             )
         case Option.CONFIRM_DONE if op.kind is Kind.JOB and isinstance(action, Job):
             return handles(action) <= {"id"} | {f"take.{name}" for name in op.take}

@@ -321,6 +321,8 @@ class Operation:
     lease_until: int | None
     """Milliseconds of CLOCK_BOOTTIME on the boot `lease_boot`."""
     fence: int
+    section: str = ""
+    """Digest of the contract's section that the operation was last run under."""
     not_before: int | None = None
     """The provider's own minimum (Retry-After): no request of this operation before it."""
 

@@ -44,6 +44,8 @@ class Code(StrEnum):
     """A write may have been applied: nothing but a lookup or a decision follows."""
     ENDED = "ended"
     """Over before anything more was sent: deadline, approval or attempts."""
+    CONTRACT_NOTED = "contract_noted"
+    """The contract changed: its states, hints, texts and rules count from the next request on."""
     STRANDED = "stranded"
     """No living process can run this operation's contract."""
     DECIDED = "decided"

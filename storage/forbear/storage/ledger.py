@@ -264,6 +264,10 @@ class Ledger:
         number = _attempts_so_far(connection, op.id) + 1
         trigger = _trigger(op, number)
         changes: dict[str, object] = {"fence": op.fence + 1, "next_at": now.wall + admitted.lease}
+        if op.section != holding.action.section:
+            changes["section"] = holding.action.section
+            body = {"section": holding.action.section}
+            audit.append(connection, op.id, now.wall, audit.Code.CONTRACT_NOTED, body)
         event = Event.NOTED
         if admitted.step is Step.SEND:
             event = Event.ADMITTED

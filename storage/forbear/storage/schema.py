@@ -89,6 +89,7 @@ operations = sa.Table(
     sa.Column("ref", sa.Text, nullable=False),
     sa.Column("wire_key", sa.Text),
     sa.Column("binding", sa.Text, nullable=False),
+    sa.Column("section", sa.Text, nullable=False),
     sa.Column("request_digest", sa.Text, nullable=False),
     sa.Column("parent_id", sa.Text),
     sa.Column("superseded_by", sa.Text),

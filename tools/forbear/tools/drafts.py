@@ -213,6 +213,7 @@ class Drafter:
             ref=f"fb_{self._random.token(16)}",
             wire_key=wire_key,
             binding=holding.action.binding,
+            section=holding.action.section,
             request_digest="",
             parent_id=None,
             superseded_by=None,

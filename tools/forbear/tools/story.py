@@ -174,6 +174,8 @@ def _sentence(scene: _Scene) -> str:
             return f"asked for again, joined{_by_task(scene)}"
         case Code.HELD:
             return _held(scene)
+        case Code.CONTRACT_NOTED:
+            return "the contract changed; its states, hints and rules count from here"
         case Code.RESERVED:
             return f"sent {_request(scene)}, {NO_OUTCOME}"
         case Code.ANSWERED | Code.NO_ANSWER | Code.NOT_SENT | Code.LOST:

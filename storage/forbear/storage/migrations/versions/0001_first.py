@@ -51,6 +51,7 @@ def upgrade() -> None:
         sa.Column("ref", sa.Text(), nullable=False),
         sa.Column("wire_key", sa.Text(), nullable=True),
         sa.Column("binding", sa.Text(), nullable=False),
+        sa.Column("section", sa.Text(), nullable=False),
         sa.Column("request_digest", sa.Text(), nullable=False),
         sa.Column("parent_id", sa.Text(), nullable=True),
         sa.Column("superseded_by", sa.Text(), nullable=True),
@@ -115,21 +116,6 @@ def upgrade() -> None:
         sa.Column("lease_until", sa.BigInteger(), nullable=True),
         sa.Column("fence", sa.BigInteger(), server_default="0", nullable=False),
         sa.CheckConstraint(
-            "state <> 'sending' OR (sent_at IS NOT NULL AND lease_owner IS NOT NULL)",
-            name=op.f("ck_operations_sending_is_leased"),
-        ),
-        sa.CheckConstraint(
-            "fence >= 0 AND revision >= 1", name=op.f("ck_operations_versions_count")
-        ),
-        sa.CheckConstraint(
-            "waiting_for IN ('provider', 'scope', 'slot', 'approval', 'credential', 'settle')",
-            name=op.f("ck_operations_waiting_for"),
-        ),
-        sa.CheckConstraint(
-            "delay_source IN ('provider_retry_after', 'provider_poll_hint', 'scope_limit', 'local_backoff', 'budget_pace', 'manual_extension', 'circuit_open')",
-            name=op.f("ck_operations_delay_source"),
-        ),
-        sa.CheckConstraint(
             "(state = 'waiting') <= (accepted_at IS NOT NULL)",
             name=op.f("ck_operations_waiting_has_job"),
         ),
@@ -140,6 +126,10 @@ def upgrade() -> None:
         sa.CheckConstraint(
             "certainty IN ('not_sent', 'not_applied', 'maybe_applied', 'applied')",
             name=op.f("ck_operations_certainty"),
+        ),
+        sa.CheckConstraint(
+            "delay_source IN ('provider_retry_after', 'provider_poll_hint', 'scope_limit', 'local_backoff', 'budget_pace', 'manual_extension', 'circuit_open')",
+            name=op.f("ck_operations_delay_source"),
         ),
         sa.CheckConstraint(
             "kind IN ('job', 'call', 'result', 'cancel')", name=op.f("ck_operations_kind")
@@ -157,6 +147,10 @@ def upgrade() -> None:
             name=op.f("ck_operations_escalated_rests"),
         ),
         sa.CheckConstraint(
+            "state <> 'sending' OR (sent_at IS NOT NULL AND lease_owner IS NOT NULL)",
+            name=op.f("ck_operations_sending_is_leased"),
+        ),
+        sa.CheckConstraint(
             "state <> 'waiting' OR kind = 'job'", name=op.f("ck_operations_only_jobs_wait")
         ),
         sa.CheckConstraint(
@@ -169,6 +163,10 @@ def upgrade() -> None:
         ),
         sa.CheckConstraint("step IN ('send', 'status', 'lookup')", name=op.f("ck_operations_step")),
         sa.CheckConstraint(
+            "waiting_for IN ('provider', 'scope', 'slot', 'approval', 'credential', 'settle')",
+            name=op.f("ck_operations_waiting_for"),
+        ),
+        sa.CheckConstraint(
             "(lease_owner IS NULL) = (lease_until IS NULL) AND (lease_owner IS NULL) = (lease_boot IS NULL)",
             name=op.f("ck_operations_lease_whole"),
         ),
@@ -178,6 +176,9 @@ def upgrade() -> None:
         sa.CheckConstraint(
             "extensions_used >= 0 AND extensions_max >= 0",
             name=op.f("ck_operations_extensions_counts"),
+        ),
+        sa.CheckConstraint(
+            "fence >= 0 AND revision >= 1", name=op.f("ck_operations_versions_count")
         ),
         sa.CheckConstraint(
             "lookups_used >= 0 AND lookups_max >= 0", name=op.f("ck_operations_lookups_counts")
@@ -280,16 +281,16 @@ def upgrade() -> None:
         sa.Column("headers", sa.JSON(none_as_null=True), nullable=True),
         sa.Column("body", sa.LargeBinary(), nullable=True),
         sa.CheckConstraint(
+            "certainty IN ('not_sent', 'not_applied', 'maybe_applied', 'applied')",
+            name=op.f("ck_attempts_certainty"),
+        ),
+        sa.CheckConstraint(
             "outcome IN ('answered', 'no_answer', 'not_sent', 'unknown')",
             name=op.f("ck_attempts_outcome"),
         ),
         sa.CheckConstraint("step IN ('send', 'status', 'lookup')", name=op.f("ck_attempts_step")),
         sa.CheckConstraint(
             "trigger IN ('agent', 'schedule', 'operator')", name=op.f("ck_attempts_trigger")
-        ),
-        sa.CheckConstraint(
-            "certainty IN ('not_sent', 'not_applied', 'maybe_applied', 'applied')",
-            name=op.f("ck_attempts_certainty"),
         ),
         sa.CheckConstraint(
             "(closed_at IS NULL) = (outcome IS NULL)", name=op.f("ck_attempts_closed_has_outcome")
