@@ -12,7 +12,7 @@ from math import ceil
 
 from forbear.rules.conclusions import Verdict, stop
 from forbear.rules.contract import Action, Job, Scope
-from forbear.rules.escalations import LONGEST_HOLD
+from forbear.rules.escalations import LONGEST_HOLD, has_handle
 from forbear.rules.lifecycle import Event
 from forbear.rules.model import (
     DelaySource,
@@ -123,6 +123,8 @@ def overdue(op: Operation, now: int) -> Verdict | None:
     if op.approve_by is not None:
         if now < op.approve_by:
             return None
+        if has_handle(op):
+            return stop(end_reason(op), {"approve_by": None}, why="approval")
         return Verdict(Event.DISCARDED, _ended("not approved in time"), story={"why": "approval"})
     if op.once is not None:
         return None

@@ -82,7 +82,7 @@ def grant(
         case Option.REBIND:
             if action is None:
                 raise ValueError("rebinding needs the contract in force")
-            bound = {"binding": action.binding, "section": action.section}
+            bound: Changes = {"binding": action.binding, "section": action.section}
             return _resume(op, now, bound, case_id)
         case Option.CANCEL_AT_PROVIDER:
             at = now + (action.backoff.first if isinstance(action, Job) else 0)
@@ -220,7 +220,7 @@ def _confirm_done(op: Operation, reference: str, now: int, case_id: str) -> Verd
 def _approval(op: Operation, case_id: str, now: int) -> Changes:
     return {
         "approve_by": None,
-        "deadline_at": now + (op.approve_deadline or 0),
+        "deadline_at": op.deadline_at if has_handle(op) else now + (op.approve_deadline or 0),
         "next_at": now,
         "waiting_for": None,
         "authorisation": case_id,

@@ -35,9 +35,7 @@ class State(StrEnum):
     DISCARDED = "discarded"
 
 
-FINAL = frozenset(
-    {State.SUCCEEDED, State.FAILED, State.CANCELLED, State.EXPIRED, State.DISCARDED}
-)
+FINAL = frozenset({State.SUCCEEDED, State.FAILED, State.CANCELLED, State.EXPIRED, State.DISCARDED})
 
 
 class Kind(StrEnum):

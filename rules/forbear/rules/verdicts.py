@@ -25,7 +25,7 @@ from forbear.rules.conclusions import (
 )
 from forbear.rules.conclusions import Verdict as Verdict
 from forbear.rules.conclusions import stop as stop
-from forbear.rules.contract import Action, Contract, Job
+from forbear.rules.contract import Action, Contract, Effect, Job
 from forbear.rules.lifecycle import Event
 from forbear.rules.model import (
     DelaySource,
@@ -122,6 +122,12 @@ def _after_status(op: Operation, job: Job, signal: Signal, now: int, u: float) -
             return stopped(Reason.INTEGRATION_FAILURE, seen, signal)
         case Meaning.NOT_SENT if signal.fault == "egress_refused":
             return stopped(Reason.EGRESS_REFUSED, seen, signal)
+        case Meaning.NO_ANSWER | Meaning.SERVER_ERROR | Meaning.UNCLEAR if (
+            job.status.effect is not Effect.READ
+        ):
+            # Asking again could charge or change something a second time (requirement W18).
+            seen["transport_failures"] = spend(op.transport_failures)
+            return stopped(Reason.TRANSPORT_BUDGET_EXHAUSTED, seen, signal)
         case (
             Meaning.WAITING
             | Meaning.NOT_YET_VISIBLE
@@ -168,7 +174,8 @@ def _keep_waiting(
         verdict, asked = stopped(plan, seen, signal), stated_wait(signal)
     else:
         story = {**story_of(signal), **plan.story}
-        verdict, asked = Verdict(Event.OBSERVED, seen | _planned(plan), story=story), plan.minimum
+        verdict = Verdict(Event.OBSERVED, seen | _planned(plan), story=story)
+        verdict, asked = _approved_first(op, job, verdict, first=False), plan.minimum
     return blocking_scope(verdict, now, asked or local[0]) if limited else verdict
 
 
@@ -281,7 +288,24 @@ def _accepted(
     plan = plan_check(op, job, signal, now, u, local)
     if isinstance(plan, Reason):
         return stopped(plan, seen, signal)
-    return Verdict(Event.ACCEPTED, seen | _planned(plan), story={**story_of(signal), **plan.story})
+    story = {**story_of(signal), **plan.story}
+    verdict = Verdict(Event.ACCEPTED, seen | _planned(plan), story=story)
+    return _approved_first(op, job, verdict, first=True)
+
+
+def _approved_first(op: Operation, job: Job, verdict: Verdict, *, first: bool) -> Verdict:
+    """Ask a person before the next status request, where the contract wants that.
+
+    `session` asks once for a job's whole observation, `per_call` before each request. The job's
+    own end still counts while the question is open.
+    """
+    mode = job.status.approval.mode
+    if mode == "none" or (mode == "session" and not first):
+        return verdict
+    end = end_of(op)
+    asking: Changes = {"approve_by": end, "next_at": end, "waiting_for": WaitingFor.APPROVAL}
+    changes = {**verdict.changes, **asking, "delay": None, "delay_source": None}
+    return replace(verdict, changes=changes, reason=Reason.APPROVAL_REQUIRED)
 
 
 # --- the answer to a call, a result fetch or a cancellation ---------------------------------

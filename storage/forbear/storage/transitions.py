@@ -120,7 +120,8 @@ def apply(
         case = _open(connection, after, verdict.reason, now, ids, holding)
         told |= {"reason": str(verdict.reason), "case": case.id}
     elif state is not State.ESCALATED:
-        _close_case(connection, op.id, now, f"the operation is {state}", keep_approval=state)
+        because = f"the operation is {state}"
+        _close_case(connection, op.id, now, because, keep_approval=after.approve_by is not None)
     if verdict.notice is not None:
         told["notice"] = str(verdict.notice)
     told["set"] = rows.columns(_recorded(op, after))
@@ -259,14 +260,14 @@ def _close_case(
     now: int,
     because: str,
     *,
-    keep_approval: State | None = None,
+    keep_approval: bool = False,
 ) -> None:
-    """Close the open case, if any; one that asks for approval stays while the operation queues."""
+    """Close the open case, if any; one that asks for an approval may be kept."""
     close = (
         sa.update(cases)
         .where(cases.c.operation_id == operation_id)
         .where(cases.c.closed_at.is_(None))
     )
-    if keep_approval is State.QUEUED:
+    if keep_approval:
         close = close.where(cases.c.reason != str(Reason.APPROVAL_REQUIRED))
     connection.execute(close.values(closed_at=now, closed_because=because))

@@ -212,6 +212,22 @@ def _waiting(record: Record) -> _Advice:
     operation = record.operation
     if operation.delay_source is DelaySource.CIRCUIT_OPEN:
         return _outage(record)
+    if operation.waiting_for is WaitingFor.APPROVAL:
+        return _Advice(
+            f'"{_label(operation)}" was sent; a person must approve looking at it.',
+            "Sent; a person must approve looking at it.",
+            f"Tell the user to decide {_where(record)}, then do other work or end your turn.",
+            _AGAIN[operation.kind],
+        )
+    if operation.waiting_for is WaitingFor.CREDENTIAL:
+        return _Advice(
+            f"Sent; it cannot be looked at: the key for {clip(operation.provider, 32)} is missing "
+            "or refused.",
+            "Sent; it cannot be looked at: the key is missing or refused.",
+            "Tell the user to run `forbear doctor` in a terminal, then end your turn; it goes on "
+            "by itself afterwards.",
+            "Never ask for the key in chat.",
+        )
     end = operation.expected_at if operation.expected_at is not None else record.usual_end
     left = end - record.as_of if end is not None else 0
     known = ("usual end", record.as_of + left) if left > 0 else ("deadline", operation.deadline_at)
