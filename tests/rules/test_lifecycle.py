@@ -18,8 +18,8 @@ ALLOWED = {
     "discarded→discarded",
     State.SENDING: "accepted→waiting postponed→delayed made_unclear→unclear succeeded→succeeded "
     "failed→failed cancelled→cancelled expired→expired stopped→escalated discarded→discarded",
-    State.WAITING: "held→waiting observed→waiting succeeded→succeeded failed→failed "
-    "cancelled→cancelled expired→expired stopped→escalated discarded→discarded",
+    State.WAITING: "held→waiting approved→waiting observed→waiting succeeded→succeeded "
+    "failed→failed cancelled→cancelled expired→expired stopped→escalated discarded→discarded",
     State.UNCLEAR: "held→unclear observed→unclear admitted→sending accepted→waiting "
     "succeeded→succeeded stopped→escalated",
     State.ESCALATED: "wait_resumed→waiting send_resumed→delayed resend_approved→queued "
