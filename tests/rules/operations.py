@@ -65,6 +65,7 @@ def waiting(**changes: Any) -> Operation:
             ref="fb-k3v7q2",
             wire_key=None,
             binding=JOB.binding,
+            section=JOB.section,
             request_digest="r1",
             parent_id=None,
             superseded_by=None,

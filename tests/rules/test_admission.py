@@ -53,6 +53,7 @@ from forbear.rules.model import (
     Step,
     WaitingFor,
 )
+from forbear.rules.schedule import last_start
 from forbear.rules.signals import Meaning
 from forbear.rules.verdicts import Verdict, after_attempt
 
@@ -126,6 +127,13 @@ def test_the_questions_come_in_their_order() -> None:
     assert held(op, **context).waiting_for is WaitingFor.SLOT
     context["seen"] = FREE
     assert admitted(op, **context).step is Step.STATUS
+
+
+@pytest.mark.requirement("W31")
+def test_a_check_that_nobody_approved_by_the_end_asks_about_the_job() -> None:
+    verdict = ended(waiting(approve_by=NOW, deadline_at=NOW))
+    assert verdict.reason is Reason.DEADLINE_EXCEEDED
+    assert verdict.changes["approve_by"] is None
 
 
 def test_an_approval_that_nobody_gave_in_time_drops_the_operation() -> None:
@@ -288,7 +296,7 @@ def test_no_hold_outlives_the_operation(until: int) -> None:
         (queued(**DUE), ScopeState(next_allowed_at=until)),
     ):
         hold = held(op, seen=seen)
-        assert hold.until == min(until, admission.last_start(op) + 1)
+        assert hold.until == min(until, last_start(op) + 1)
         again = ask(replace(op, next_at=hold.until), seen=seen, now=hold.until)
         assert hold.until == until or isinstance(again, Verdict)
 
