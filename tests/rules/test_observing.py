@@ -1,8 +1,9 @@
-"""Status requests that cost money, change something, or that a person must allow."""
+"""Where a contract asks for more care: costly looks, approved looks, failures that page."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from tests.rules.operations import CONTRACT, DEADLINE, JOB, MIDDLE, NOW, waiting
@@ -11,7 +12,7 @@ from forbear.rules import admission
 from forbear.rules.contract import Approval, Effect, Job
 from forbear.rules.decisions import Wish, grant
 from forbear.rules.lifecycle import Event
-from forbear.rules.model import Certainty, Operation, Option, Reason, Step, WaitingFor
+from forbear.rules.model import Certainty, Notice, Operation, Option, Reason, Step, WaitingFor
 from forbear.rules.signals import Meaning, Signal
 from forbear.rules.verdicts import Verdict, after_attempt
 
@@ -21,8 +22,8 @@ def observed(job: Job, meaning: Meaning, op: Operation | None = None) -> Verdict
     return after_attempt(op or waiting(), CONTRACT, job, signal, NOW, MIDDLE)
 
 
-def with_status(**changes: object) -> Job:
-    return replace(JOB, status=replace(JOB.status, **changes))  # type: ignore[arg-type]
+def with_status(**changes: Any) -> Job:
+    return replace(JOB, status=replace(JOB.status, **changes))
 
 
 @pytest.mark.requirement("W18")
@@ -82,3 +83,13 @@ def test_a_look_that_nobody_allows_ends_with_the_jobs_own_deadline() -> None:
     assert ended is not None
     assert (ended.event, ended.reason) == (Event.STOPPED, Reason.DEADLINE_EXCEEDED)
     assert ended.changes["approve_by"] is None
+
+
+@pytest.mark.requirement("W05")
+@pytest.mark.parametrize(("on_failure", "reason"), [("note", None), ("ask", Reason.REQUESTED)])
+def test_a_failure_is_a_case_only_where_the_contract_says_so(
+    on_failure: str, reason: Reason | None
+) -> None:
+    verdict = observed(replace(JOB, on_failure=on_failure), Meaning.FAILED)
+    assert (verdict.event, verdict.reason) == (Event.FAILED, reason)
+    assert verdict.notice is Notice.PROVIDER_FAILURE

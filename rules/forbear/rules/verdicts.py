@@ -88,10 +88,10 @@ def _after_status(op: Operation, job: Job, signal: Signal, now: int, u: float) -
         case Meaning.SUCCEEDED | Meaning.EMPTY | Meaning.DONE:
             return _job_succeeded(seen, signal)
         case Meaning.FAILED | Meaning.CANCELLED | Meaning.EXPIRED:
-            return _job_ended(seen, signal)
+            return _job_ended(job, seen, signal)
         case Meaning.GONE:
             if op.terminal_seen:
-                return _job_ended(seen, replace(signal, meaning=Meaning.EXPIRED))
+                return _job_ended(job, seen, replace(signal, meaning=Meaning.EXPIRED))
             return stopped(Reason.NOT_FOUND, seen, signal)
         case Meaning.CONTRADICTORY:
             seen["terminal_seen"] = True
@@ -224,14 +224,19 @@ def _job_succeeded(seen: Changes, signal: Signal) -> Verdict:
     return Verdict(Event.SUCCEEDED, changes, story=story_of(signal, partial=signal.partial or None))
 
 
-def _job_ended(seen: Changes, signal: Signal) -> Verdict:
-    """The provider's own end: final, with a notice and its own words."""
+def _job_ended(job: Job, seen: Changes, signal: Signal) -> Verdict:
+    """The provider's own end: final, with a notice and its own words.
+
+    A failure is a case beside that only where the contract says `on_failure = "ask"`.
+    """
     event, notice = {
         Meaning.FAILED: (Event.FAILED, Notice.PROVIDER_FAILURE),
         Meaning.CANCELLED: (Event.CANCELLED, Notice.ENDED_AT_PROVIDER),
     }.get(signal.meaning, (Event.EXPIRED, Notice.ENDED_AT_PROVIDER))
     changes = {**seen, **REST, **failure_of(signal), "terminal_seen": True, "step": Step.STATUS}
-    return Verdict(event, changes, notice=notice, story=story_of(signal))
+    asks = event is Event.FAILED and job.on_failure == "ask"
+    reason = Reason.REQUESTED if asks else None
+    return Verdict(event, changes, reason=reason, notice=notice, story=story_of(signal))
 
 
 # --- the answer to a submission -------------------------------------------------------------
@@ -248,7 +253,7 @@ def _after_submission(
         case Meaning.SUCCEEDED | Meaning.DONE | Meaning.EMPTY:
             return _job_succeeded({**seen, "accepted_at": now}, signal)
         case Meaning.FAILED | Meaning.CANCELLED | Meaning.EXPIRED:
-            return _job_ended({**seen, "accepted_at": now}, signal)
+            return _job_ended(job, {**seen, "accepted_at": now}, signal)
         case Meaning.CONTRADICTORY:
             return _contradicted_at_once(op, job, signal, seen, now, u)
         case Meaning.UNTRACKED:
