@@ -225,7 +225,8 @@ _LIKE: dict[Meaning, dict[str, Any]] = {
 def told(meaning: Meaning, **changes: Any) -> Signal:
     """The signal of an ordinary answer with this meaning."""
     like: dict[str, Any] = {"certainty": Certainty.APPLIED, "status": 200} | _LIKE[meaning]
-    return Signal(meaning, **({"answered": like["status"] is not None} | like | changes))
+    filled: dict[str, Any] = {"answered": like["status"] is not None, **like, **changes}
+    return Signal(meaning, **filled)
 
 
 def after(ms: int) -> RetryAfter:

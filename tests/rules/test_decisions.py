@@ -361,14 +361,6 @@ def test_the_deadline_starts_at_the_approval() -> None:
     assert admitted(after_it).step is Step.SEND
 
 
-@pytest.mark.requirement("W31")
-def test_the_approval_of_a_check_moves_no_deadline() -> None:
-    op = waiting(approve_by=DEADLINE, next_at=DEADLINE, waiting_for=WaitingFor.APPROVAL)
-    after_it = decide(op, Option.APPROVE, Reason.APPROVAL_REQUIRED)
-    assert (after_it.state, after_it.deadline_at) == (State.WAITING, DEADLINE)
-    assert admitted(after_it).step is Step.STATUS
-
-
 @pytest.mark.parametrize(
     ("op", "notice"),
     [

@@ -26,7 +26,7 @@ from tests.rules.operations import (
 )
 
 from forbear.rules.conclusions import strongest
-from forbear.rules.contract import Approval, Contract, Effect
+from forbear.rules.contract import Contract
 from forbear.rules.lifecycle import Event, advance
 from forbear.rules.model import (
     Budget,
@@ -476,52 +476,6 @@ def test_a_refused_address_stops_any_step_and_counts_no_attempt() -> None:
     assert verdict.reason is Reason.EGRESS_REFUSED
     assert verdict.changes["attempts"] == Budget(0, 1)
     assert verdict.changes["certainty"] is Certainty.NOT_SENT
-
-
-# --- status requests that are no plain reads ------------------------------------------------
-
-
-def status_with(**changes: Any) -> Contract:
-    job = replace(JOB, status=replace(JOB.status, **changes))
-    return replace(CONTRACT, jobs={"export": job})
-
-
-@pytest.mark.requirement("W18")
-@pytest.mark.parametrize("effect", [Effect.BILLED, Effect.MUTATING])
-@pytest.mark.parametrize("meaning", [M.NO_ANSWER, M.SERVER_ERROR, M.UNCLEAR])
-def test_a_check_that_costs_is_not_repeated_after_an_unknown_outcome(
-    effect: Effect, meaning: Meaning
-) -> None:
-    verdict = judge(waiting(), told(meaning), contract=status_with(effect=effect))
-    assert verdict.reason is Reason.TRANSPORT_BUDGET_EXHAUSTED
-    assert verdict.changes["transport_failures"] == Budget(1, 3)
-    for known in (M.NOT_SENT, M.RATE_LIMITED, M.WAITING):
-        assert judge(waiting(), told(known), contract=status_with(effect=effect)).reason is None
-
-
-@pytest.mark.requirement("W31")
-@pytest.mark.parametrize(
-    ("mode", "first", "later"), [("none", False, False), ("session", True, False)]
-)
-def test_an_approval_of_the_observation_is_asked_for_once(
-    mode: str, first: bool, later: bool
-) -> None:
-    contract = status_with(approval=Approval(mode))
-    accepted = judge(sending(), told(M.ACCEPTED), contract=contract)
-    observed = judge(waiting(), told(M.WAITING), contract=contract)
-    assert (accepted.reason is Reason.APPROVAL_REQUIRED) is first
-    assert (observed.reason is Reason.APPROVAL_REQUIRED) is later
-
-
-@pytest.mark.requirement("W31")
-def test_an_approval_of_each_check_is_asked_for_before_it_and_keeps_the_end() -> None:
-    op, contract = waiting(), status_with(approval=Approval("per_call"))
-    verdict = judge(op, told(M.WAITING), contract=contract)
-    assert (verdict.event, verdict.reason) == (E.OBSERVED, Reason.APPROVAL_REQUIRED)
-    after_it = carried(op, verdict)
-    assert after_it.state is State.WAITING
-    assert (after_it.approve_by, after_it.next_at) == (DEADLINE, DEADLINE)
-    assert after_it.waiting_for is WaitingFor.APPROVAL
 
 
 # --- totals ---------------------------------------------------------------------------------
