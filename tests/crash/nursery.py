@@ -1,0 +1,212 @@
+"""Real processes of the product, quickly: a parent that has imported everything and only forks.
+
+Each line on standard input is a `Birth` as JSON; the answer is the pid of a new process that runs
+`forbear serve` without a client on a home, with a worker and, if asked, a point at which it kills
+or stops itself. What such a process says goes into its log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from forbear.rules.model import Priority, Step
+from forbear.rules.ports import Moment, Outbound, Permit, Reply
+from forbear.server import app, upstream, worker
+from forbear.server.clock import SystemClock
+from forbear.server.config import Settings
+from forbear.storage import ledger, migrations
+from forbear.tools.record import Record
+
+BEFORE_RESERVATION = "before the reservation commits"
+BEFORE_FIRST_BYTE = "before the first byte"
+AFTER_ANSWER = "after the answer"
+BEFORE_OUTCOME = "before the outcome commits"
+AFTER_OUTCOME = "after the outcome commits"
+
+
+@dataclass(frozen=True, slots=True)
+class Birth:
+    """One process to start."""
+
+    home: str
+    log: str
+    datasets: tuple[str, ...] = ()
+    """Exports that it submits, all at once."""
+    point: str = ""
+    step: str = "send"
+    signal: int = signal.SIGKILL
+    """What it does to itself at the point, the first time it gets there."""
+    epoch: tuple[int, int] | None = None
+    """Wall and boot clock, ms, from which the clock runs `speed` times as fast."""
+    speed: int = 1
+
+
+class FastClock(SystemClock):
+    """The system's clock, running faster from a moment on that several processes share."""
+
+    __slots__ = ("_epoch", "_speed")
+
+    def __init__(self, epoch: tuple[int, int] | None, speed: int) -> None:
+        super().__init__()
+        self._epoch, self._speed = epoch, speed
+
+    def now(self) -> Moment:
+        now = super().now()
+        if self._epoch is None:
+            return now
+        gone = (now.boot - self._epoch[1]) * self._speed
+        return Moment(self._epoch[0] + gone, self._epoch[1] + gone, now.boot_id)
+
+    async def sleep(self, seconds: float) -> None:
+        await super().sleep(seconds / self._speed)
+
+
+# --- points ---------------------------------------------------------------------------------
+
+
+def arm(birth: Birth) -> None:
+    """Make this process meet its signal at the point."""
+    met: list[int] = []
+
+    def meet(step: Step) -> None:
+        if step == birth.step and not met:
+            met.append(1)
+            os.kill(os.getpid(), birth.signal)
+
+    def after_reserve(reserved: ledger.Reserved | bool) -> None:
+        if isinstance(reserved, ledger.Reserved):
+            meet(reserved.operation.step)
+
+    match birth.point:
+        case "":
+            pass
+        case "before the reservation commits":
+            _after(ledger.Ledger, "reserve", lambda out, _: after_reserve(out))
+        case "before the first byte" | "after the answer":
+            app.__dict__["Upstream"] = _upstream(birth.point, meet)
+        case "before the outcome commits":
+            _after(ledger.Ledger, "settle", lambda _, given: meet(given["reserved"].operation.step))
+        case "after the outcome commits":
+            _after_await(
+                worker.Worker, "_store_outcome", lambda given: meet(given[0].operation.step)
+            )
+        case unknown:
+            raise ValueError(unknown)
+
+
+def _after(owner: type, name: str, then: Callable[[Any, dict[str, Any]], None]) -> None:
+    original = getattr(owner, name)
+
+    def wrapped(*args: Any, **given: Any) -> Any:
+        outcome = original(*args, **given)
+        then(outcome, given)
+        return outcome
+
+    setattr(owner, name, wrapped)
+
+
+def _after_await(owner: type, name: str, then: Callable[[tuple[Any, ...]], None]) -> None:
+    original = getattr(owner, name)
+
+    async def wrapped(self: Any, *args: Any) -> None:
+        await original(self, *args)
+        then(args)
+
+    setattr(owner, name, wrapped)
+
+
+def _upstream(point: str, meet: Callable[[Step], None]) -> type[upstream.Upstream]:
+    class Mortal(upstream.Upstream):
+        async def send(self, permit: Permit, request: Outbound) -> Reply:
+            step = Step.SEND if request.method == "POST" else Step.STATUS
+            if point == BEFORE_FIRST_BYTE:
+                meet(step)
+            reply = await super().send(permit, request)
+            if point == AFTER_ANSWER:
+                meet(step)
+            return reply
+
+    return Mortal
+
+
+# --- a process ------------------------------------------------------------------------------
+
+
+async def serve(birth: Birth) -> None:
+    """Run until told to end."""
+    told = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, told.set)
+    clock = FastClock(birth.epoch, birth.speed)
+    settings = Settings(home=Path(birth.home))
+    async with app.running(settings, role="serve", worker=True, clock=clock) as running:
+        await asyncio.gather(*(submit(running, dataset) for dataset in birth.datasets))
+        say(ready=True)
+        await told.wait()
+    say(ended=True)
+
+
+async def submit(running: app.App, dataset: str) -> None:
+    answer = await running.desk.submit_job(
+        provider="exp",
+        job="export",
+        arguments={"dataset": dataset},
+        purpose=None,
+        task=None,
+        idempotency_key=None,
+        depends_on=(),
+        deadline_seconds=None,
+        max_status_requests=None,
+        useful_for_seconds=None,
+        priority=Priority.INTERACTIVE,
+        wait_seconds=0,
+        client="crash",
+        report=None,
+    )
+    if isinstance(answer, Record):
+        say(operation=answer.operation.id, joined=answer.joined)
+    else:
+        say(refused=str(answer.code))
+
+
+def say(**words: object) -> None:
+    sys.stdout.write(json.dumps(words) + "\n")
+    sys.stdout.flush()
+
+
+def be_born(birth: Birth) -> None:
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    log = os.open(birth.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    arm(birth)
+    asyncio.run(serve(birth))
+
+
+def main() -> None:
+    assert migrations.__doc__
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    for line in sys.stdin:
+        wish = json.loads(line)
+        wish["datasets"] = tuple(wish["datasets"])
+        wish["epoch"] = wish["epoch"] and tuple(wish["epoch"])
+        pid = os.fork()
+        if pid == 0:
+            try:
+                be_born(Birth(**wish))
+            finally:
+                sys.stderr.flush()
+                os._exit(0)
+        say(pid=pid)
+
+
+if __name__ == "__main__":
+    main()

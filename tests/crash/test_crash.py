@@ -1,0 +1,409 @@
+"""Processes that die, stop and meet on one home; the provider's count is the judge."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+import os
+import re
+import signal
+import sqlite3
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.crash.nursery import (
+    AFTER_ANSWER,
+    AFTER_OUTCOME,
+    BEFORE_FIRST_BYTE,
+    BEFORE_OUTCOME,
+    BEFORE_RESERVATION,
+    Birth,
+)
+
+from forbear.server.clock import SystemClock
+from forbear.server.fake import Answer, FakeProvider
+
+pytestmark = pytest.mark.anyio
+
+PATIENCE = 20.0
+SUBMIT = "POST /exports"
+STATUS = "GET /exports/"
+
+CONTRACT = """\
+contract = 1
+base_url = "{url}"
+auth = "none"
+
+[scopes.account]
+per = "account"
+rate = "1000/1s"
+max_concurrent_requests = 50
+
+[jobs.export]
+usual = "10s"
+deadline = "10m"
+id = "/id"
+status = "GET /exports/{{id}}"
+state = "/state"
+waiting = ["queued", "running"]
+succeeded = ["done"]
+failed = ["failed"]
+
+[jobs.export.submit]
+method = "POST"
+path = "/exports"
+body = {{ dataset = "{{arg.dataset}}", client_ref = "{{ref}}" }}
+timeout = "2s"
+
+[jobs.export.limits]
+max_status_requests = 40
+max_transport_failures = 10
+
+[jobs.export.backoff]
+base = "100ms"
+max = "300ms"
+first = "100ms"
+"""
+
+COUNTERS = ("attempts", "status_requests", "transport_failures", "rate_limited", "extensions")
+
+
+@dataclass
+class Nursery:
+    process: subprocess.Popen[str]
+
+    def bear(self, birth: Birth) -> int:
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(json.dumps(dataclasses.asdict(birth)) + "\n")
+        self.process.stdin.flush()
+        pid: int = json.loads(self.process.stdout.readline())["pid"]
+        return pid
+
+
+@pytest.fixture(scope="module")
+def nursery() -> Iterator[Nursery]:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tests.crash.nursery"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    yield Nursery(process)
+    process.communicate()
+
+
+@dataclass
+class World:
+    """One provider, one home, and the processes on it."""
+
+    provider: FakeProvider
+    home: Path
+    nursery: Nursery
+    pids: list[int] = field(default_factory=list[int])
+
+    def start(self, *datasets: str, **how: Any) -> int:
+        log = str(self.home / f"log-{len(self.pids)}")
+        pid = self.nursery.bear(Birth(str(self.home), log, datasets, **how))
+        self.pids.append(pid)
+        return pid
+
+    def said(self, number: int) -> list[dict[str, Any]]:
+        lines = (self.home / f"log-{number}").read_text().splitlines()
+        return [json.loads(line) for line in lines if line.startswith("{")]
+
+    def logs(self) -> str:
+        return "\n".join(path.read_text() for path in sorted(self.home.glob("log-*")))
+
+    def rows(self, query: str) -> list[dict[str, Any]]:
+        path = self.home / "forbear.db"
+        if not path.exists():
+            return []
+        connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=10)
+        connection.row_factory = sqlite3.Row
+        try:
+            return [dict(row) for row in connection.execute(query)]
+        except sqlite3.OperationalError:  # the very first start has not made the tables yet
+            return []
+        finally:
+            connection.close()
+
+    def operation(self) -> dict[str, Any]:
+        (row,) = self.rows("SELECT * FROM operations")
+        return row
+
+    async def until(self, what: Callable[[], object]) -> None:
+        try:
+            async with asyncio.timeout(PATIENCE):
+                while not what():
+                    await asyncio.sleep(0.02)
+        except TimeoutError:
+            rows = self.rows("SELECT id, state, next_at, lease_owner FROM operations")
+            raise AssertionError(f"it did not come to that: {rows}\n{self.logs()}") from None
+
+    async def dead(self, pid: int) -> None:
+        await self.until(lambda: not alive(pid))
+
+    async def at_rest(self, operations: int = 1) -> None:
+        """Until every operation has ended or asks a person."""
+        await self.until(
+            lambda: (
+                [row["next_at"] for row in self.rows("SELECT next_at FROM operations")]
+                == [None] * operations
+            )
+        )
+
+    def counters(self) -> dict[str, int]:
+        row = self.operation()
+        return {name: row[f"{name}_used"] for name in COUNTERS}
+
+
+def alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def stopped(pid: int) -> bool:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+
+
+@asynccontextmanager
+async def world(home: Path, nursery: Nursery, jobs: int = 1) -> AsyncIterator[World]:
+    async with FakeProvider() as provider:
+        for number in range(jobs):
+            provider.job(f"exp_{number}", ["queued", "running", "done"])
+        (home / "contracts").mkdir(parents=True)
+        contract = CONTRACT.format(url=provider.base_url)
+        (home / "contracts" / "exp.toml").write_text(contract)
+        built = World(provider, home, nursery)
+        try:
+            yield built
+        finally:
+            for pid in built.pids:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+
+
+def no_request_is_hidden(on: World) -> None:
+    """Arrivals ≤ reservations, per kind of request, and counters equal reservations."""
+    for route, step in ((SUBMIT, "send"), (STATUS, "status")):
+        reserved = on.rows(f"SELECT count(*) AS n FROM attempts WHERE step = '{step}'")[0]["n"]
+        assert on.provider.count(route) <= reserved
+    statuses = on.rows("SELECT count(*) AS n FROM attempts WHERE step = 'status'")[0]["n"]
+    counted = on.rows("SELECT sum(status_requests_used) AS n FROM operations")[0]["n"]
+    assert counted == statuses
+    assert "locked" not in on.logs()
+    assert "Traceback" not in on.logs(), on.logs()
+
+
+# --- kill -9 --------------------------------------------------------------------------------
+
+
+@pytest.mark.requirement("D01", "D02", "W15", "W17", "R24")
+@pytest.mark.parametrize(
+    ("point", "state", "arrivals"),
+    [
+        (BEFORE_RESERVATION, "succeeded", 1),
+        (BEFORE_FIRST_BYTE, "escalated", 0),
+        (AFTER_ANSWER, "escalated", 1),
+        (BEFORE_OUTCOME, "escalated", 1),
+        (AFTER_OUTCOME, "succeeded", 1),
+    ],
+)
+async def test_a_submission_that_is_killed_anywhere_has_at_most_one_effect(
+    tmp_path: Path, nursery: Nursery, point: str, state: str, arrivals: int
+) -> None:
+    async with world(tmp_path, nursery) as on:
+        await on.dead(on.start("sales", point=point, step="send"))
+        before = on.counters()
+        on.start()
+        await on.at_rest()
+        after = on.operation()
+        assert after["state"] == state
+        assert on.provider.count(SUBMIT) == len(on.provider.effects) == arrivals
+        assert all(on.counters()[name] >= count for name, count in before.items())
+        if state == "escalated":
+            (case,) = on.rows("SELECT reason FROM cases")
+            assert case["reason"] == "unclear_write"
+            (attempt,) = on.rows("SELECT outcome FROM attempts")
+            assert attempt["outcome"] == "unknown"
+        no_request_is_hidden(on)
+
+
+@pytest.mark.requirement("D01", "R24")
+async def test_a_submission_that_is_killed_between_its_bytes_and_the_answer_asks(
+    tmp_path: Path, nursery: Nursery
+) -> None:
+    async with world(tmp_path, nursery) as on:
+        body = {"id": "exp_0", "state": "queued"}
+        on.provider.script(SUBMIT, Answer(202, body, gate="never", effect=True))
+        pid = on.start("sales")
+        await on.provider.arrived(SUBMIT)
+        os.kill(pid, signal.SIGKILL)
+        await on.dead(pid)
+        on.start()
+        await on.at_rest()
+        assert on.operation()["state"] == "escalated"
+        assert on.provider.count(SUBMIT) == len(on.provider.effects) == 1
+        no_request_is_hidden(on)
+
+
+@pytest.mark.requirement("D01", "D03", "W13", "W15", "W17")
+@pytest.mark.parametrize(
+    "point", [BEFORE_RESERVATION, BEFORE_FIRST_BYTE, AFTER_ANSWER, BEFORE_OUTCOME, AFTER_OUTCOME]
+)
+async def test_a_job_whose_poll_is_killed_anywhere_is_observed_to_its_end(
+    tmp_path: Path, nursery: Nursery, point: str
+) -> None:
+    async with world(tmp_path, nursery) as on:
+        await on.dead(on.start("sales", point=point, step="status"))
+        before = on.counters()
+        on.start()
+        await on.at_rest()
+        assert on.operation()["state"] == "succeeded"
+        assert all(on.counters()[name] >= count for name, count in before.items())
+        assert on.provider.count(SUBMIT) == len(on.provider.effects) == 1
+        unknown = on.rows("SELECT count(*) AS n FROM attempts WHERE outcome = 'unknown'")[0]["n"]
+        assert unknown == (0 if point in (BEFORE_RESERVATION, AFTER_OUTCOME) else 1)
+        no_request_is_hidden(on)
+
+
+@pytest.mark.requirement("D01", "W17")
+async def test_a_process_that_is_killed_again_and_again_comes_to_the_end_with_every_poll_counted(
+    tmp_path: Path, nursery: Nursery
+) -> None:
+    points = [AFTER_OUTCOME, BEFORE_OUTCOME, BEFORE_FIRST_BYTE, AFTER_ANSWER]
+    async with world(tmp_path, nursery) as on:
+        on.provider.script("GET /exports/exp_0", *[Answer(503)] * 2)
+        pid = on.start("sales", point=AFTER_OUTCOME, step="send")
+        seen: list[dict[str, int]] = []
+        for point in points:
+            await on.dead(pid)
+            seen.append(on.counters())
+            pid = on.start("sales", point=point, step="status")
+        await on.dead(pid)
+        on.start("sales")
+        await on.at_rest()
+        seen.append(on.counters())
+        assert on.operation()["state"] == "succeeded"
+        for name in COUNTERS:
+            counts = [one[name] for one in seen]
+            assert counts == sorted(counts)
+        assert len(on.provider.effects) == 1
+        no_request_is_hidden(on)
+
+
+# --- SIGSTOP --------------------------------------------------------------------------------
+
+
+def fast(speed: int) -> dict[str, Any]:
+    now = SystemClock().now()
+    return {"epoch": (now.wall, now.boot), "speed": speed}
+
+
+@pytest.mark.requirement("D02", "D01")
+@pytest.mark.parametrize("case", ["CL-01"])
+async def test_a_process_that_stops_before_its_first_byte_sends_nothing_when_it_goes_on(
+    tmp_path: Path, nursery: Nursery, case: str
+) -> None:
+    clock = fast(10)
+    async with world(tmp_path, nursery) as on:
+        frozen = on.start(
+            "sales", point=BEFORE_FIRST_BYTE, step="send", signal=signal.SIGSTOP, **clock
+        )
+        await on.until(lambda: stopped(frozen))
+        on.start(**clock)
+        await on.at_rest()
+        assert on.operation()["state"] == "escalated"
+        os.kill(frozen, signal.SIGCONT)
+        await on.until(lambda: on.rows("SELECT 1 FROM attempts WHERE late"))
+        (attempt,) = on.rows("SELECT outcome, note FROM attempts")
+        assert attempt["outcome"] == "not_sent"
+        assert re.search("time to send", attempt["note"])
+        after = on.operation()
+        assert (after["state"], after["attempts_used"]) == ("escalated", 1)
+        assert on.provider.arrivals == []
+        no_request_is_hidden(on)
+
+
+@pytest.mark.requirement("D02", "W13")
+@pytest.mark.parametrize("case", ["CL-01"])
+async def test_a_poll_that_stops_before_its_first_byte_is_made_by_another_process(
+    tmp_path: Path, nursery: Nursery, case: str
+) -> None:
+    clock = fast(10)
+    async with world(tmp_path, nursery) as on:
+        frozen = on.start(
+            "sales", point=BEFORE_FIRST_BYTE, step="status", signal=signal.SIGSTOP, **clock
+        )
+        await on.until(lambda: stopped(frozen))
+        assert on.provider.count(STATUS) == 0
+        on.start(**clock)
+        await on.at_rest()
+        assert on.operation()["state"] == "succeeded"
+        polls = on.provider.count(STATUS)
+        os.kill(frozen, signal.SIGCONT)
+        await on.until(lambda: on.rows("SELECT 1 FROM attempts WHERE late"))
+        assert on.provider.count(STATUS) == polls
+        assert on.operation()["status_requests_used"] == polls + 1
+        assert len(on.provider.effects) == 1
+        no_request_is_hidden(on)
+
+
+# --- several processes ----------------------------------------------------------------------
+
+
+@pytest.mark.requirement("D05", "R14", "W15")
+async def test_four_processes_with_forty_operations_make_each_once(
+    tmp_path: Path, nursery: Nursery
+) -> None:
+    datasets = [f"set-{number}" for number in range(40)]
+    async with world(tmp_path, nursery, jobs=40) as on:
+        pids = [on.start(*datasets) for _ in range(4)]
+        await on.until(lambda: len(on.rows("SELECT id FROM operations")) == 40)
+        await on.at_rest(40)
+        await on.until(lambda: all({"ready": True} in on.said(n) for n in range(4)))
+        for pid in pids:
+            os.kill(pid, signal.SIGTERM)
+        for pid in pids:
+            await on.dead(pid)
+        said = [line for n in range(4) for line in on.said(n) if "operation" in line]
+        assert len(said) == 160
+        assert len({line["operation"] for line in said}) == 40
+        assert sum(line["joined"] for line in said) == 120
+        rows = on.rows("SELECT * FROM operations")
+        assert {row["state"] for row in rows} == {"succeeded"}
+        assert on.provider.count(SUBMIT) == len(on.provider.effects) == 40
+        assert {row["attempts_used"] for row in rows} == {1}
+        reserved = on.rows("SELECT count(*) AS n FROM attempts WHERE step = 'status'")[0]["n"]
+        assert on.provider.count(STATUS) == reserved
+        assert {effect.body["dataset"] for effect in on.provider.effects} == set(datasets)
+        no_request_is_hidden(on)
+
+
+@pytest.mark.requirement("D01", "D05")
+async def test_what_one_of_several_leaves_behind_another_finishes(
+    tmp_path: Path, nursery: Nursery
+) -> None:
+    async with world(tmp_path, nursery, jobs=10) as on:
+        datasets = [f"set-{number}" for number in range(10)]
+        first = on.start(*datasets)
+        await on.provider.arrived(STATUS, 5)
+        on.start()
+        os.kill(first, signal.SIGKILL)
+        await on.at_rest(10)
+        states = [row["state"] for row in on.rows("SELECT state FROM operations")]
+        assert states == ["succeeded"] * 10
+        assert len(on.provider.effects) == 10
+        no_request_is_hidden(on)
