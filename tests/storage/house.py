@@ -27,7 +27,7 @@ from forbear.rules.steps import request_of
 from forbear.storage import audit, rows
 from forbear.storage.database import Database
 from forbear.storage.deciding import Decided
-from forbear.storage.ledger import Accepted, Ledger, Reserved
+from forbear.storage.ledger import Accepted, Draft, Ledger, Reserved
 from forbear.storage.liveness import Liveness
 from forbear.storage.schema import attempts, cases, events, operations
 from forbear.storage.transitions import Holding, load
@@ -235,7 +235,7 @@ class House:
         principal: str = "local",
         task: str | None = None,
         held: Holding | None = None,
-    ) -> drafts.Draft:
+    ) -> Draft:
         held = held or holding(job)
         action = held.action
         assert isinstance(action, Job)
@@ -249,7 +249,7 @@ class House:
             priority=Priority.INTERACTIVE,
             task=task,
         )
-        assert isinstance(made, drafts.Draft), made
+        assert isinstance(made, Draft), made
         return made
 
     def ask(self, dataset: str = "sales", *, job: str = "export", **wishes: Any) -> Any:
@@ -274,7 +274,7 @@ class House:
         assert request is not None
         drafter = drafts.Drafter(KEY, self.random, job.principal)
         made = drafter.follow_up(job, kind, request, held, name=name)
-        assert isinstance(made, drafts.Draft), made
+        assert isinstance(made, Draft), made
         accepted = self.write(lambda c: self.ledger.accept(c, made, held))
         assert isinstance(accepted, Accepted), accepted
         return accepted

@@ -281,7 +281,7 @@ def test_whatever_happens_nothing_is_lost_doubled_or_forgotten() -> None:
     run_state_machine_as_test(
         Histories,
         settings=settings(
-            max_examples=60,
+            max_examples=30,
             stateful_step_count=40,
             deadline=None,
             suppress_health_check=list(HealthCheck),

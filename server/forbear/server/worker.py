@@ -81,14 +81,15 @@ class Worker:
     async def run(self) -> None:
         """Carry what is due, for ever. On cancellation, requests under way get a short grace."""
         self._store.liveness.claim()
-        self._store.liveness.sweep()
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._keep_pulse())
                 tasks.create_task(self._keep_alive())
                 tasks.create_task(self._schedule())
-        finally:
+        except asyncio.CancelledError:
+            # Only then: requests under way outlive a worker that fails and starts again.
             await self._finish()
+            raise
 
     async def _finish(self) -> None:
         if self._busy:
@@ -105,15 +106,15 @@ class Worker:
     # --- signs of life ----------------------------------------------------------------------
 
     async def _keep_pulse(self) -> None:
-        """Notice what other processes commit, and a wall clock that is set back."""
+        """Notice what others commit, that one of them died, and a clock that is set back."""
         lead = self._lead()
         while True:
             try:
                 self._store.look_elsewhere()
                 before, lead = lead, self._lead()
-                if lead < before - SET_BACK:
+                if self._store.liveness.sweep() or lead < before - SET_BACK:
                     await self._store.write(self._store.ledger.recover)
-            except StoreError as error:
+            except (StoreError, OSError) as error:
                 _log.warning("%s", error)
             await self._clock.sleep(PULSE)
 

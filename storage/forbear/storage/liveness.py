@@ -44,11 +44,10 @@ class Liveness:
             return self._descriptor is not None
         return not self._bury(owner, remove=False)
 
-    def sweep(self) -> None:
-        """Remove the files of dead processes."""
-        for path in self._folder.iterdir():
-            if path.name != self.owner:
-                self._bury(path.name, remove=True)
+    def sweep(self) -> int:
+        """Remove the files of dead processes, and say how many there were."""
+        others = [path.name for path in self._folder.iterdir() if path.name != self.owner]
+        return sum(self._bury(owner, remove=True) for owner in others)
 
     def _bury(self, owner: str, *, remove: bool) -> bool:
         """Whether that process is dead. Its file is removed while its lock is held here, so that
