@@ -745,6 +745,20 @@ def test_no_retry_comes_before_the_providers_minimum(wait: int, u: float, meanin
     assert next_at >= NOW + wait
 
 
+@given(u=st.floats(0, 1, exclude_max=True))
+def test_a_429_that_says_how_long_is_taken_at_its_word(u: float) -> None:
+    """The sharp rise is for a 429 without a hint."""
+    signal = told(M.RATE_LIMITED, retry_after=after(30 * SECOND))
+    for op in (sending(Kind.JOB, KEYED), sending(Kind.CANCEL, KEYED), sending(Kind.JOB, READ)):
+        verdict = judge(op, signal, u=u)
+        assert verdict.changes["delay_source"] is DelaySource.PROVIDER_RETRY_AFTER
+        delay = verdict.changes["delay"]
+        assert isinstance(delay, int)
+        assert 30 * SECOND <= delay <= 33 * SECOND
+    poll = judge(waiting(parsed=0), signal, u=u)
+    assert poll.changes["delay_source"] is DelaySource.PROVIDER_RETRY_AFTER
+
+
 def test_a_job_submission_waits_its_own_least_time_after_a_429() -> None:
     op = sending(Kind.JOB, KEYED)
     assert judge(op, told(M.RATE_LIMITED), u=0.0).changes["delay"] == 60 * SECOND

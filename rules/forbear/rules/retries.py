@@ -97,7 +97,8 @@ def _retry_limited(
     limits = contract.classes[op.request_class]
     rate = spend(op.rate_limited)
     seen["rate_limited"] = rate
-    local = _limited_delay(op, contract, limits, u), DelaySource.LOCAL_BACKOFF
+    own = _unasked_delay(op, contract, limits, u) if stated_wait(signal) is None else 0
+    local = own, DelaySource.LOCAL_BACKOFF
     delay, source = _at_least_asked(op, signal, local, now, u)
     allowed = 429 in limits.retry_statuses and not op.attempts.spent and not rate.spent
     if not allowed or op.once is not None or not _affordable(op, now, delay):
@@ -107,7 +108,7 @@ def _retry_limited(
     return blocking_scope(verdict, now, stated_wait(signal) or delay)
 
 
-def _limited_delay(op: Operation, contract: Contract, limits: ClassLimits, u: float) -> int:
+def _unasked_delay(op: Operation, contract: Contract, limits: ClassLimits, u: float) -> int:
     """The wait after a 429 without a hint; a job's submission has the job's own least wait."""
     job = contract.jobs.get(op.action) if op.kind is Kind.JOB else None
     if job is not None:
