@@ -86,10 +86,9 @@ def test_the_first_check_comes_after_half_to_all_of_its_wait(schedule: Backoff, 
 
 # --- how far a budget reaches ---------------------------------------------------------------
 
-SURVEY = Path(__file__).parent.parent / "survey"
-SURVEYED, _ = parse_all(
-    {path.name: path.read_text(encoding="utf-8") for path in SURVEY.glob("*.toml")}
-)
+ROOT = Path(__file__).parents[2]
+FILES = (*(ROOT / "tests" / "survey").glob("*.toml"), *(ROOT / "contracts").glob("*.toml"))
+SURVEYED, _ = parse_all({path.name: path.read_text(encoding="utf-8") for path in sorted(FILES)})
 EXAMPLES = {"smallest": loaded(SMALL), "long form": loaded(FULL)}
 JOBS = [
     pytest.param(job, id=f"{name}.{job.name}")

@@ -373,6 +373,13 @@ def test_acceptance_leaves_every_budget_as_it_was_stored() -> None:
     assert after_it.expected_at == NOW + 10 * MINUTE
 
 
+@pytest.mark.requirement("W30")
+def test_no_estimate_or_usual_duration_moves_a_stated_deadline() -> None:
+    for op, meaning in ((sending(), M.ACCEPTED), (waiting(), M.WAITING)):
+        verdict = judge(op, told(meaning, estimate=HOUR, expiry_at=NOW + 9 * HOUR))
+        assert carried(op, verdict).deadline_at == DEADLINE
+
+
 @pytest.mark.requirement("W23")
 @pytest.mark.parametrize("status", [401, 403])
 def test_only_a_401_blocks_the_credential(status: int) -> None:
