@@ -10,85 +10,91 @@ from forbear.rules.model import Operation, WaitingFor
 from forbear.storage.schema import attempts, credentials, operations, scopes
 from forbear.storage.transitions import Holding
 
+_NOW = sa.bindparam("now", type_=sa.BigInteger)
+_KEY = sa.bindparam("scope_key", type_=sa.Text)
+
+_SCOPE = sa.select(scopes).where(scopes.c.key == _KEY)
+_BUSY = sa.select(sa.func.count(), sa.func.min(attempts.c.hold_until)).where(
+    attempts.c.scope == _KEY, attempts.c.closed_at.is_(None), attempts.c.hold_until > _NOW
+)
+_QUEUE = sa.and_(
+    operations.c.provider == sa.bindparam("provider"),
+    operations.c.account == sa.bindparam("account"),
+    operations.c.waiting_for == sa.bindparam("waiting_for"),
+    operations.c.next_at > _NOW,
+)
+_AHEAD = sa.select(sa.func.count()).where(_QUEUE, operations.c.id != sa.bindparam("id"))
+_FIRST = sa.select(operations.c.id).where(_QUEUE).order_by(operations.c.number).limit(1)
+_WAKE = sa.update(operations).where(operations.c.id == sa.bindparam("first")).values(next_at=_NOW)
+_TAKE = (
+    sa.update(scopes)
+    .where(scopes.c.key == _KEY)
+    .values(theoretical_arrival=sa.bindparam("arrival"), updated_at=_NOW)
+)
+_UNTIL = sa.bindparam("until", type_=sa.BigInteger)
+_BLOCK = (
+    sa.update(scopes)
+    .where(scopes.c.key == _KEY)
+    .values(
+        next_allowed_at=sa.case(
+            (scopes.c.next_allowed_at < _UNTIL, _UNTIL), else_=scopes.c.next_allowed_at
+        ),
+        source=sa.bindparam("because"),
+        updated_at=_NOW,
+    )
+)
+_SCOPE_OF_ATTEMPT = sa.select(attempts.c.scope).where(attempts.c.id == sa.bindparam("attempt_id"))
+
 
 def scope_state(connection: Connection, key: str, op: Operation, now: int) -> admission.ScopeState:
-    row = connection.execute(sa.select(scopes).where(scopes.c.key == key)).first()
-    busy = connection.execute(
-        sa.select(sa.func.count(), sa.func.min(attempts.c.hold_until)).where(
-            attempts.c.scope == key,
-            attempts.c.closed_at.is_(None),
-            attempts.c.hold_until > now,
-        )
-    ).one()
-    ahead = connection.execute(
-        sa.select(sa.func.count()).where(
-            operations.c.provider == op.provider,
-            operations.c.account == op.account,
-            operations.c.waiting_for == str(WaitingFor.SCOPE),
-            operations.c.next_at > now,
-            operations.c.id != op.id,
-        )
-    ).scalar_one()
+    """What admission must know of a scope, as it is in this transaction."""
+    row = connection.execute(_SCOPE, {"scope_key": key}).first()
+    busy = connection.execute(_BUSY, {"scope_key": key, "now": now}).one()
+    ahead = connection.execute(_AHEAD, {**_queue(op, WaitingFor.SCOPE, now), "id": op.id})
     return admission.ScopeState(
         next_allowed_at=row.next_allowed_at if row is not None else 0,
         theoretical_arrival=row.theoretical_arrival if row is not None else 0,
         open_attempts=busy[0],
         next_free_at=busy[1],
-        ahead=ahead,
+        ahead=ahead.scalar_one(),
     )
 
 
 def take_token(connection: Connection, key: str, arrival: int, now: int) -> None:
-    values = {"theoretical_arrival": arrival, "updated_at": now}
-    if not connection.execute(
-        sa.update(scopes).where(scopes.c.key == key).values(**values)
-    ).rowcount:
-        connection.execute(sa.insert(scopes), {"key": key, **values})
+    """Move the token bucket of a scope on."""
+    taken = {"scope_key": key, "arrival": arrival, "now": now}
+    if not connection.execute(_TAKE, taken).rowcount:
+        values = {"key": key, "theoretical_arrival": arrival, "updated_at": now}
+        connection.execute(sa.insert(scopes), values)
 
 
 def block_scope(connection: Connection, key: str, until: int, source: str, now: int) -> None:
     """Admit nothing of a scope before `until`; an earlier end never shortens a later one."""
-    known = connection.execute(
-        sa.update(scopes)
-        .where(scopes.c.key == key)
-        .values(
-            next_allowed_at=sa.case(
-                (scopes.c.next_allowed_at < until, until), else_=scopes.c.next_allowed_at
-            ),
-            source=source,
-            updated_at=now,
-        )
-    ).rowcount
-    if known == 0:
-        connection.execute(
-            sa.insert(scopes),
-            {"key": key, "next_allowed_at": until, "source": source, "updated_at": now},
-        )
+    blocked = {"scope_key": key, "until": until, "because": source, "now": now}
+    if not connection.execute(_BLOCK, blocked).rowcount:
+        values = {"key": key, "next_allowed_at": until, "source": source, "updated_at": now}
+        connection.execute(sa.insert(scopes), values)
 
 
 def scope_of_attempt(connection: Connection, attempt_id: str) -> str:
-    query = sa.select(attempts.c.scope).where(attempts.c.id == attempt_id)
-    scope: str = connection.execute(query).scalar_one()
+    scope: str = connection.execute(_SCOPE_OF_ATTEMPT, {"attempt_id": attempt_id}).scalar_one()
     return scope
 
 
 def free_slot(connection: Connection, op: Operation, now: int) -> None:
     """Let the oldest operation of this account that waits for a slot look again."""
-    first = connection.execute(
-        sa.select(operations.c.id)
-        .where(
-            operations.c.provider == op.provider,
-            operations.c.account == op.account,
-            operations.c.waiting_for == str(WaitingFor.SLOT),
-            operations.c.next_at > now,
-        )
-        .order_by(operations.c.number)
-        .limit(1)
-    ).scalar()
+    first = connection.execute(_FIRST, _queue(op, WaitingFor.SLOT, now)).scalar()
     if first is not None:
-        connection.execute(
-            sa.update(operations).where(operations.c.id == first).values(next_at=now)
-        )
+        connection.execute(_WAKE, {"first": first, "now": now})
+
+
+def _queue(op: Operation, waiting_for: WaitingFor, now: int) -> dict[str, object]:
+    return {
+        "provider": op.provider,
+        "account": op.account,
+        "waiting_for": str(waiting_for),
+        "now": now,
+    }
 
 
 def refuse_credential(connection: Connection, op: Operation, holding: Holding, now: int) -> None:

@@ -182,6 +182,15 @@ sa.Index(
     postgresql_where=sa.text(LIVE),
 )
 sa.Index("ix_operations_intent", operations.c.intent)
+sa.Index(
+    "ix_operations_queue",
+    operations.c.provider,
+    operations.c.account,
+    operations.c.waiting_for,
+    operations.c.next_at,
+    sqlite_where=operations.c.waiting_for.is_not(None),
+    postgresql_where=operations.c.waiting_for.is_not(None),
+)
 sa.Index("ix_operations_parent", operations.c.parent_id)
 sa.Index(
     "uq_operations_key",

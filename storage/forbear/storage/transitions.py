@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import Protocol
 
 import sqlalchemy as sa
@@ -112,9 +113,7 @@ def apply(
     if state in FINAL or state is State.ESCALATED:
         changes |= {"next_at": None, "waiting_for": None, "once": None}
     changes |= {"state": state, "revision": op.revision + 1, "updated_at": now}
-    _update(connection, op, changes)
-    after = must_load(connection, op.id)
-
+    after = _update(connection, op, changes)
     told: dict[str, object] = {"event": str(verdict.event), **verdict.story, **(body or {})}
     if verdict.reason is not None:
         case = _open(connection, after, verdict.reason, now, ids, holding)
@@ -143,8 +142,8 @@ def insert_case(
 def note(connection: Connection, op: Operation, notice: Notice, now: int) -> Operation:
     """Add a notice; the caller appends the event that tells why."""
     notices = op.notices if notice in op.notices else (*op.notices, str(notice))
-    _update(connection, op, {"notices": notices, "revision": op.revision + 1, "updated_at": now})
-    return replace(op, notices=notices, revision=op.revision + 1, updated_at=now)
+    changes = {"notices": notices, "revision": op.revision + 1, "updated_at": now}
+    return _update(connection, op, changes)
 
 
 def move_next(
@@ -155,16 +154,36 @@ def move_next(
     _update(connection, op, {**changes, "revision": op.revision + 1})
 
 
-def _update(connection: Connection, op: Operation, changes: Mapping[str, object]) -> None:
-    guard = (
-        sa.update(operations)
-        .where(operations.c.id == op.id)
-        .where(operations.c.state == str(op.state))
-        .where(operations.c.fence == op.fence)
-        .where(operations.c.revision == op.revision)
-    )
-    if connection.execute(guard.values(**rows.columns(changes))).rowcount != 1:
+def _update(connection: Connection, op: Operation, changes: Mapping[str, object]) -> Operation:
+    """Change the row if it is still the one that was read; returns it as it is then."""
+    values = rows.columns(changes)
+    seen = {
+        "seen_id": op.id,
+        "seen_state": str(op.state),
+        "seen_fence": op.fence,
+        "seen_revision": op.revision,
+    }
+    statement = _guarded_update(tuple(sorted(values)))
+    row = connection.execute(statement, {**values, **seen}).mappings().first()
+    if row is None:
         raise LostUpdate(f"{op.id} is no longer at revision {op.revision}")
+    return rows.operation(row)
+
+
+@lru_cache(maxsize=256)
+def _guarded_update(names: tuple[str, ...]) -> sa.UpdateBase:
+    """UPDATE of these columns, guarded by what was seen. Few sets of columns ever occur."""
+    return (
+        sa.update(operations)
+        .where(
+            operations.c.id == sa.bindparam("seen_id"),
+            operations.c.state == sa.bindparam("seen_state"),
+            operations.c.fence == sa.bindparam("seen_fence"),
+            operations.c.revision == sa.bindparam("seen_revision"),
+        )
+        .values({name: sa.bindparam(name) for name in names})
+        .returning(operations)
+    )
 
 
 _UNRECORDED = frozenset({"arguments", "purpose", "label", "number", "lease_boot"})
@@ -263,11 +282,14 @@ def _close_case(
     keep_approval: bool = False,
 ) -> None:
     """Close the open case, if any; one that asks for an approval may be kept."""
-    close = (
-        sa.update(cases)
-        .where(cases.c.operation_id == operation_id)
-        .where(cases.c.closed_at.is_(None))
-    )
-    if keep_approval:
-        close = close.where(cases.c.reason != str(Reason.APPROVAL_REQUIRED))
-    connection.execute(close.values(closed_at=now, closed_because=because))
+    close = _CLOSE_ALL_BUT_APPROVAL if keep_approval else _CLOSE_ALL
+    closed = {"closed_at": now, "closed_because": because, "of": operation_id}
+    connection.execute(close, closed)
+
+
+_CLOSE_ALL = (
+    sa.update(cases)
+    .where(cases.c.operation_id == sa.bindparam("of"), cases.c.closed_at.is_(None))
+    .values(closed_at=sa.bindparam("closed_at"), closed_because=sa.bindparam("closed_because"))
+)
+_CLOSE_ALL_BUT_APPROVAL = _CLOSE_ALL.where(cases.c.reason != str(Reason.APPROVAL_REQUIRED))

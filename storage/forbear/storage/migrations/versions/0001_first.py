@@ -216,6 +216,14 @@ def upgrade() -> None:
     op.create_index("ix_operations_intent", "operations", ["intent"], unique=False)
     op.create_index("ix_operations_parent", "operations", ["parent_id"], unique=False)
     op.create_index(
+        "ix_operations_queue",
+        "operations",
+        ["provider", "account", "waiting_for", "next_at"],
+        unique=False,
+        sqlite_where=sa.text("waiting_for IS NOT NULL"),
+        postgresql_where=sa.text("waiting_for IS NOT NULL"),
+    )
+    op.create_index(
         "uq_operations_key",
         "operations",
         ["principal", "provider", "account", "action", "key"],
