@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import resource
 import threading
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -170,6 +171,29 @@ async def test_a_disk_that_fills_up_anywhere_in_a_batch_loses_halves_and_doubles
     bench.fill(1_000)
     again = [n for n, outcome in enumerate(outcomes) if not isinstance(outcome, int)]
     assert await bench.together(*(put(n, 12_000) for n in again)) == again
+    assert bench.stored() == list(range(10))
+
+
+@pytest.mark.requirement("D09")
+@pytest.mark.parametrize("room", [0, 1_000, 20_000, 60_000, 100_000])
+async def test_a_file_that_may_not_grow_loses_halves_and_doubles_nothing(
+    bench: Bench, room: int
+) -> None:
+    """Here the system refuses the bytes, in the log, at the COMMIT or in the middle of a unit."""
+    with bench.database.writer.connect() as connection:
+        connection.exec_driver_sql("PRAGMA cache_size = 4")  # spill early, as a large batch does
+    log = bench.path.with_name(bench.path.name + "-wal")
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (log.stat().st_size + room, limit[1]))
+    try:
+        outcomes = await bench.together(*(put(n, 12_000) for n in range(10)))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+    failed = [n for n, outcome in enumerate(outcomes) if not isinstance(outcome, int)]
+    assert failed, "the file was not full"
+    assert all(isinstance(outcomes[n], StoreUnavailable) for n in failed), outcomes
+    assert bench.stored() == [n for n in range(10) if n not in failed]
+    assert await bench.together(*(put(n, 12_000) for n in failed)) == failed
     assert bench.stored() == list(range(10))
 
 

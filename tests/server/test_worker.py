@@ -1,0 +1,157 @@
+"""The worker: carries what is due, keeps what it learnt, and lets nobody starve."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from pathlib import Path
+
+import anyio.lowlevel
+import pytest
+from sqlalchemy import Connection
+from tests.e2e.harness import (
+    FOREVER,
+    HOUR,
+    NO_RESULT,
+    SUBMIT,
+    contract,
+    furnished,
+    process,
+    stage,
+    write_contract,
+)
+from tests.support import ManualClock
+
+from forbear.server.fake import Answer
+from forbear.storage.store import Store
+
+pytestmark = pytest.mark.anyio
+
+STATUS = "GET /exports/exp_1"
+LARGE_END = {"id": "exp_1", "state": "done", "padding": "x" * 300_000}
+
+
+async def limit_disk(store: Store, pages: int | None) -> None:
+    """Leave room for so many more pages; None for all it wants."""
+
+    def unit(connection: Connection) -> None:
+        used = connection.exec_driver_sql("PRAGMA page_count").scalar_one()
+        most = 1_000_000 if pages is None else used + pages
+        connection.exec_driver_sql(f"PRAGMA max_page_count = {most}")
+
+    await store.write(unit)
+
+
+async def heard(caplog: pytest.LogCaptureFixture, words: str, times: int = 1) -> None:
+    async with asyncio.timeout(10):
+        while sum(words in one.getMessage() for one in caplog.records) < times:
+            await anyio.lowlevel.checkpoint()
+
+
+@pytest.mark.requirement("D09", "D06", "W15")
+async def test_an_outcome_that_finds_the_disk_full_is_kept_until_there_is_room(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with stage(tmp_path, NO_RESULT, states=FOREVER) as on:
+        job = await on.submit()
+        on.script(Answer(200, LARGE_END, gate="end"))
+        op = await on.operation(job)
+        assert op.next_at is not None
+        on.clock.advance(op.next_at - on.now)
+        on.app.store.wake()
+        await on.provider.arrived(STATUS)
+        await limit_disk(on.app.store, 10)
+        with caplog.at_level(logging.ERROR):
+            on.provider.release("end")
+            await heard(caplog, "not stored yet")
+            on.clock.advance(HOUR)
+            await heard(caplog, "not stored yet", 2)
+        assert (await on.operation(job)).state == "waiting"
+        assert on.count() == 1
+        await limit_disk(on.app.store, None)
+        on.clock.advance(HOUR)
+        await on.settled()
+        after = await on.operation(job)
+        assert (after.state, after.status_requests.used) == ("succeeded", 1)
+        assert on.count() == 1
+
+
+@pytest.mark.requirement("D09", "W15")
+async def test_nothing_is_sent_that_cannot_be_recorded_first(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(37, "No locks available")
+
+    async with stage(tmp_path, NO_RESULT, states=FOREVER) as on:
+        job = await on.submit()
+        before = await on.operation(job)
+        assert before.next_at is not None
+        with monkeypatch.context() as broken, caplog.at_level(logging.WARNING):
+            broken.setattr("fcntl.flock", refuse)
+            on.clock.advance(before.next_at - on.now)
+            on.app.store.wake()
+            await heard(caplog, "No locks available")
+            answer = await on.call(
+                "submit_job",
+                provider="exp",
+                job="export",
+                arguments={"dataset": "other"},
+                wait_seconds=0,
+            )
+            assert answer["error"]["code"] == "store_unavailable"
+            assert await on.operation(job) == before
+        assert on.count() == 0
+        on.clock.advance(2_000)
+        on.app.store.wake()
+        await on.settled()
+        assert on.count() == (await on.operation(job)).status_requests.used == 1
+        assert on.count(SUBMIT) == 1
+
+
+async def test_operations_that_nobody_here_can_run_do_not_starve_the_others(
+    tmp_path: Path,
+) -> None:
+    clock = ManualClock()
+    async with (
+        furnished(tmp_path, NO_RESULT, states=None) as provider,
+        process(provider, tmp_path, clock) as on,
+    ):
+        for number in range(60):
+            provider.job(f"exp_{number}", FOREVER)
+            await on.submit(f"set-{number}")
+        other = NO_RESULT | {"submit": "POST /others", "status": "GET /others/{id}"}
+        write_contract(tmp_path, contract(other, base_url=provider.base_url), "other")
+        (tmp_path / "contracts" / "exp.toml").unlink()
+        clock.advance(10 * 60_000)
+        on.app.store.wake()
+        answer = await on.call(
+            "submit_job", provider="other", job="export", arguments={"dataset": "x"}, wait_seconds=0
+        )
+        assert "error" not in answer, answer
+        async with asyncio.timeout(10):
+            await provider.arrived("POST /others")
+        assert provider.count(SUBMIT) == 60
+
+
+@pytest.mark.parametrize("case", ["CL-02"])
+async def test_a_clock_that_is_set_back_while_a_job_waits_delays_no_check(
+    tmp_path: Path, case: str
+) -> None:
+    async with stage(tmp_path, NO_RESULT, states=FOREVER) as on:
+        job = await on.submit()
+        op = await on.operation(job)
+        assert op.next_at is not None
+        wait = op.next_at - on.now
+        on.clock.jump(-HOUR)
+        on.clock.advance(250)
+        async with asyncio.timeout(10):
+            while (await on.operation(job)).updated_at > on.now:
+                await anyio.lowlevel.checkpoint()
+        moved = await on.operation(job)
+        assert moved.next_at is not None
+        assert moved.next_at - on.now <= wait
+        on.clock.advance(wait)
+        on.app.store.wake()
+        async with asyncio.timeout(10):
+            await on.provider.arrived(STATUS)
