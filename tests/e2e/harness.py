@@ -260,6 +260,15 @@ class Stage:
             await self.at(op.next_at)
         raise AssertionError(f"{operation_id} did not come to an end")
 
+    async def becomes(self, operation_id: str, state: str) -> None:
+        """Wait while the clock stands until an operation is in a state."""
+        async with asyncio.timeout(PATIENCE):
+            while True:
+                news = self.app.store.news
+                if (await self.operation(operation_id)).state == state:
+                    return
+                await news.wait()
+
     async def until(self, operation_id: str, moment: int) -> None:
         """Go on until a moment or the operation's end, though nobody may be able to carry it.
 

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 from tests.e2e.harness import (
     FOREVER,
-    HOUR,
     MINUTE,
     NO_RESULT,
     STATUS,
@@ -84,10 +83,10 @@ async def test_what_waits_for_a_credential_still_ends_by_its_deadline(
     monkeypatch.setenv("EXP_TOKEN", TOKEN)
     async with stage(tmp_path, states=FOREVER, auth=BEARER) as on:
         on.provider.job("exp_2", FOREVER)
-        await on.submit("a")
-        await on.submit("b")
+        await on.submit("a", deadline_seconds=600)
+        await on.submit("b", deadline_seconds=600)
         on.script(*[Answer(401)] * 20, route="GET /exports/")
-        await on.passes(HOUR)
+        await on.passes(11 * MINUTE)
 
         found = (await on.call("operation_status", state="escalated"))["operations"]
         reasons = sorted(one["escalation"]["reason"] for one in found)

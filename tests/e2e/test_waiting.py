@@ -157,7 +157,7 @@ async def test_fifty_jobs_of_one_moment_spread_their_polls(tmp_path: Path) -> No
             on.provider.job(f"exp_{number}", FOREVER)
         jobs = [await on.asked(f"set-{number}", wait_seconds=0) for number in range(50)]
         polls: Counter[int] = Counter()
-        seen, end = 0, on.now + 6 * MINUTE
+        seen, end = 0, on.now + 4 * MINUTE
         while on.now < end:
             planned = await on.app.store.read.next_due(on.now)
             assert planned is not None
@@ -167,7 +167,7 @@ async def test_fifty_jobs_of_one_moment_spread_their_polls(tmp_path: Path) -> No
 
         assert len({answer["operation_id"] for answer in jobs}) == 50
         assert on.count(SUBMIT) == len(on.provider.effects) == 50
-        assert polls.total() >= 100
+        assert polls.total() >= 75
         assert max(polls.values()) <= 9  # nine tenths of what the provider publishes
         assert sum(count > 0 for count in polls.values()) >= polls.total() / 2
 
