@@ -264,8 +264,7 @@ class House:
         assert not accepted.joined, accepted
         return accepted.operation
 
-    def ask_follow_up(self, job: Operation, kind: Kind) -> Accepted:
-        """Ask for a job's result or cancellation."""
+    def draft_follow_up(self, job: Operation, kind: Kind) -> Draft:
         held = holding(job.action)
         action = held.action
         assert isinstance(action, Job)
@@ -275,7 +274,12 @@ class House:
         drafter = drafts.Drafter(KEY, self.random, job.principal)
         made = drafter.follow_up(job, kind, request, held, name=name)
         assert isinstance(made, Draft), made
-        accepted = self.write(lambda c: self.ledger.accept(c, made, held))
+        return made
+
+    def ask_follow_up(self, job: Operation, kind: Kind) -> Accepted:
+        """Ask for a job's result or cancellation."""
+        made = self.draft_follow_up(job, kind)
+        accepted = self.write(lambda c: self.ledger.accept(c, made, holding(job.action)))
         assert isinstance(accepted, Accepted), accepted
         return accepted
 
@@ -338,6 +342,15 @@ class House:
         seen = case.revision if revision is None else revision
         by = {"by": "operator", "channel": "test"}
         return self.write(lambda c: self.ledger.decide(c, case.id, seen, wish, held, by))
+
+    def cancel_by_decision(self, op: Operation, case: Case) -> Decided | Refusal:
+        draft = self.draft_follow_up(op, Kind.CANCEL)
+        wish, by = Wish(Option.CANCEL_AT_PROVIDER), {"by": "operator"}
+        return self.write(
+            lambda c: self.ledger.decide(
+                c, case.id, case.revision, wish, holding(op.action), by, follow_up=draft
+            )
+        )
 
     def drop(self, op: Operation) -> Operation:
         left = self.write(

@@ -25,6 +25,7 @@ from forbear.rules.model import (
     Certainty,
     Code,
     DelaySource,
+    Kind,
     Notice,
     Operation,
     Option,
@@ -392,3 +393,33 @@ def test_counters_of_a_decided_operation_are_the_ones_it_had(house: House) -> No
     before = used(op)
     after = decided(house.decide(op, Option.CHECK_AGAIN))
     assert used(after) == before
+
+
+# --- a decision with an operation of its own ------------------------------------------------
+
+
+def test_a_cancellation_is_queued_with_its_decision(house: House) -> None:
+    op = exhausted(house)
+    case = house.case(op)
+    assert case is not None
+    answer = house.cancel_by_decision(op, case)
+    assert isinstance(answer, Decided), answer
+    assert answer.follow_up is not None
+    assert (answer.follow_up.kind, answer.follow_up.parent_id) == (Kind.CANCEL, op.id)
+    after = house.read(op)
+    assert (after.state, after.status_requests.max) == (State.WAITING, 6)
+
+
+def test_a_cancellation_that_may_have_been_done_is_not_repeated_and_decides_nothing(
+    house: House,
+) -> None:
+    op = house.waiting()
+    lost = house.follow_up(op, Kind.CANCEL)
+    house.send(lost, LOST)
+    house.decide(lost, Option.ABANDON)
+    for _ in range(4):
+        op = house.poll(op, RUNNING)
+    case = house.case(op)
+    assert case is not None
+    assert refused(house.cancel_by_decision(op, case)) is Code.POSSIBLE_DUPLICATE
+    assert (house.read(op), house.case(op)) == (op, case)

@@ -129,7 +129,7 @@ def test_a_poll_that_saw_the_job_is_recorded_with_its_state(house: House) -> Non
     assert (known["deadline_at"], known["status_requests_used"]) == (op.deadline_at, 1)
 
 
-@pytest.mark.requirement("R11", "A02")
+@pytest.mark.requirement("A02")
 def test_a_429_moves_its_scope_in_the_transaction_that_plans_the_retry(house: House) -> None:
     op = house.waiting()
     house.due(op)

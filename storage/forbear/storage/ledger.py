@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
-from forbear.rules import admission, decisions, escalations, sameness
+from forbear.rules import admission, sameness
 from forbear.rules.contract import Job, Scope
 from forbear.rules.decisions import Wish
 from forbear.rules.facts import facts_of
@@ -27,15 +27,14 @@ from forbear.rules.identity import request_digest
 from forbear.rules.lifecycle import Event
 from forbear.rules.model import (
     Attempt,
-    Budget,
     Certainty,
+    Code,
     DelaySource,
     Kind,
     Notice,
     Operation,
     Reason,
     Refusal,
-    RequestClass,
     State,
     Step,
     Trigger,
@@ -54,26 +53,32 @@ from forbear.storage.intents import (
     plain,
     same_intent,
     stored_request,
-    watching,
 )
 from forbear.storage.liveness import Liveness
+from forbear.storage.outcomes import (
+    add_evidence,
+    evidence_of,
+    in_words,
+    outcome_of,
+    spend,
+    watched_already,
+    with_pending,
+    without_contract,
+)
 from forbear.storage.schema import (
     attempts,
-    cases,
     operations,
     requests,
 )
 from forbear.storage.transitions import (
     Holding,
     apply,
-    case_text,
     insert_case,
     load,
     move_next,
     must_load,
     note,
     open_attempt,
-    open_case,
     recorded,
 )
 
@@ -138,6 +143,16 @@ class Ledger:
     ) -> Accepted | sameness.KeyConflict | sameness.Duplicate:
         """Insert, join or refuse. A new operation is `queued` and due at once."""
         now = self._clock.now().wall
+        match self._judge(connection, draft, now):
+            case sameness.Join(known):
+                return self._join(connection, known, draft.task, now)
+            case sameness.KeyConflict() | sameness.Duplicate() as other:
+                return other
+            case sameness.New(inherits):
+                return self._insert(connection, draft, inherits, holding, now)
+
+    def _judge(self, connection: Connection, draft: Draft, now: int) -> sameness.Sameness:
+        """Which operation a draft is, by the identity rules."""
         op = draft.operation
         ask = sameness.Ask(
             op.principal,
@@ -148,13 +163,7 @@ class Ledger:
             draft.repeat,
             draft.repeat_window,
         )
-        match sameness.judge(ask, by_key(connection, op), same_intent(connection, op), now):
-            case sameness.Join(known):
-                return self._join(connection, known, draft.task, now)
-            case sameness.KeyConflict() | sameness.Duplicate() as other:
-                return other
-            case sameness.New(inherits):
-                return self._insert(connection, draft, inherits, holding, now)
+        return sameness.judge(ask, by_key(connection, op), same_intent(connection, op), now)
 
     def _join(
         self, connection: Connection, known: Operation, task: str | None, now: int
@@ -272,12 +281,12 @@ class Ledger:
         if admitted.step is Step.SEND:
             event = Event.ADMITTED
             changes |= {
-                "attempts": _spend(op.attempts),
+                "attempts": spend(op.attempts),
                 "sent_at": op.sent_at or now.wall,
                 "waiting_for": None,
             }
         else:
-            changes["status_requests"] = _spend(op.status_requests)
+            changes["status_requests"] = spend(op.status_requests)
             changes["waiting_for"] = WaitingFor.PROVIDER
         attempt_id = f"att_{self._random.token(20)}"
         lease = {
@@ -395,7 +404,7 @@ class Ledger:
         self._apply(
             connection,
             op,
-            _with_pending(op, verdict),
+            with_pending(op, verdict),
             audit.Code.LOST,
             now.wall,
             holding,
@@ -444,8 +453,8 @@ class Ledger:
         """
         now = self._clock.now().wall
         permit = reserved.permit
-        outcome = _outcome(reply)
-        facts = _evidence(reserved.operation, reply, signal)
+        outcome = outcome_of(reply)
+        facts = evidence_of(reserved.operation, reply, signal)
         mine = connection.execute(
             sa.update(attempts)
             .where(attempts.c.id == permit.attempt_id, attempts.c.closed_at.is_(None))
@@ -458,8 +467,8 @@ class Ledger:
             "answered": audit.Code.ANSWERED,
             "not_sent": audit.Code.NOT_SENT,
         }.get(outcome, audit.Code.NO_ANSWER)
-        verdict = _with_pending(op, self._verdict(op, reserved.holding, signal, now))
-        verdict = _watched_already(connection, op, verdict)
+        verdict = with_pending(op, self._verdict(op, reserved.holding, signal, now))
+        verdict = watched_already(connection, op, verdict)
         if result is not None and verdict.event is Event.SUCCEEDED:
             verdict = replace(verdict, changes={**verdict.changes, "result": result})
         after = self._apply(
@@ -520,7 +529,7 @@ class Ledger:
             )
         op = note(connection, op, Notice.LATE_EVIDENCE, now)
         audit.append(connection, op.id, now, audit.Code.LATE_EVIDENCE, body)
-        _add_evidence(connection, op, reserved.holding, _in_words(signal), now)
+        add_evidence(connection, op, reserved.holding, in_words(signal), now)
         return op
 
     def _after_cancel(self, connection: Connection, op: Operation, now: int) -> None:
@@ -552,6 +561,14 @@ class Ledger:
     ) -> Decided | Refusal:
         """See `deciding.decide`. `follow_up` is accepted in the same transaction, or neither is."""
         now = self._clock.now().wall
+        if follow_up is not None:
+            match self._judge(connection, follow_up, now):
+                case sameness.KeyConflict(known) | sameness.Duplicate(known):
+                    told = f"{known.id} did or may have done that already"
+                    look = f"forbear show {known.id}"
+                    return Refusal(Code.POSSIBLE_DUPLICATE, told, look, known.id)
+                case _:
+                    pass
         decided = deciding.decide(
             connection, case_id, revision, wish, holding, by, now, self._random, dry_run=dry_run
         )
@@ -590,7 +607,7 @@ class Ledger:
 
     def _verdict(self, op: Operation, holding: Holding | None, signal: Signal, now: int) -> Verdict:
         if holding is None or holding.action.binding != op.binding:
-            return _verdict_without_contract(op, signal, now)
+            return without_contract(op, signal, now)
         uniform = self._random.uniform()
         return after_attempt(op, holding.contract, holding.action, signal, now, uniform)
 
@@ -625,10 +642,6 @@ _ENDS = frozenset({Meaning.SUCCEEDED, Meaning.FAILED, Meaning.CANCELLED, Meaning
 # --- pieces of transaction 1 ----------------------------------------------------------------
 
 
-def _spend(budget: Budget) -> Budget:
-    return replace(budget, used=budget.used + 1)
-
-
 def _attempts_so_far(connection: Connection, operation_id: str) -> int:
     query = sa.select(sa.func.count()).where(attempts.c.operation_id == operation_id)
     return connection.execute(query).scalar_one()
@@ -638,104 +651,3 @@ def _trigger(op: Operation, number: int) -> Trigger:
     if op.delay_source is DelaySource.MANUAL_EXTENSION:
         return Trigger.OPERATOR
     return Trigger.AGENT if number == 1 else Trigger.SCHEDULE
-
-
-def _with_pending(op: Operation, verdict: Verdict) -> Verdict:
-    """Apply an end that was asked for while the attempt was out: keep effects, make no retry."""
-    if op.pending is None:
-        return verdict
-    changes = {**verdict.changes, "pending": None}
-    judged = replace(op, **deciding.fields(changes))
-    goes_on = verdict.event in (Event.POSTPONED, Event.OBSERVED, Event.ACCEPTED)
-    asks_for_nothing = verdict.event is Event.STOPPED and escalations.may_send_again(judged)
-    if not goes_on and not asks_for_nothing:
-        return replace(verdict, changes=changes)
-    ended = decisions.discard(judged, str(op.pending.get("end", "ended on request")))
-    return replace(
-        verdict,
-        event=ended.event,
-        changes={**changes, **ended.changes},
-        reason=None,
-        notice=ended.notice,
-    )
-
-
-def _verdict_without_contract(op: Operation, signal: Signal, now: int) -> Verdict:
-    """What follows when the contract that could read the answer is not at hand."""
-    if op.step is Step.STATUS:
-        changes = {
-            "transport_failures": _spend(op.transport_failures),
-            "next_at": now,
-            "once": None,
-            "delay": None,
-            "delay_source": None,
-        }
-        return Verdict(Event.OBSERVED, changes)
-    if op.request_class is RequestClass.READ:
-        return Verdict(Event.POSTPONED, {"next_at": now, "once": None})
-    return stop(Reason.UNCLEAR_WRITE, {"certainty": Certainty.MAYBE_APPLIED, "sent": True})
-
-
-# --- pieces of transaction 2 ----------------------------------------------------------------
-
-
-def _outcome(reply: Reply) -> str:
-    if not reply.sent:
-        return "not_sent"
-    return "answered" if reply.complete else "no_answer"
-
-
-_KEPT = 65_536
-"""Bytes of an answer's body that are stored."""
-
-
-def _evidence(op: Operation, reply: Reply, signal: Signal) -> dict[str, object]:
-    # A body that only says "still running" is not worth its space; a result is an artifact.
-    kept = signal.meaning is not Meaning.WAITING and op.kind is not Kind.RESULT
-    return {
-        "certainty": str(signal.certainty),
-        "status": reply.status,
-        "provider_request_id": signal.provider_request_id,
-        "note": reply.detail or reply.fault,
-        "headers": [list(pair) for pair in reply.headers] or None,
-        "body": (reply.body[:_KEPT] or None) if kept else None,
-    }
-
-
-def _watched_already(connection: Connection, op: Operation, verdict: Verdict) -> Verdict:
-    """A submission that returns a job id we already watch is not a second job."""
-    job = verdict.changes.get("provider_job")
-    watched = watching(connection, op, job) if isinstance(job, str) else None
-    if watched is None:
-        return verdict
-    kept = ("provider_job", "accepted_at", "step")
-    changes = {name: value for name, value in verdict.changes.items() if name not in kept}
-    story = {**verdict.story, "watched_by": watched.id}
-    if watched.intent != op.intent:
-        stopped = stop(Reason.BINDING_MISMATCH, changes)
-        return replace(stopped, story=story)
-    ended = decisions.discard(op, f"the provider returned the job of {watched.id}")
-    changes = {**changes, **ended.changes, "superseded_by": watched.id}
-    return Verdict(Event.DISCARDED, changes, story=story)
-
-
-def _add_evidence(
-    connection: Connection, op: Operation, holding: Holding, words: str, now: int
-) -> None:
-    case = open_case(connection, op.id)
-    if case is None:
-        return
-    offered = escalations.offers(op, case.reason, holding.contract)
-    text = case_text(op, case.reason, offered, now, holding, evidence=words)
-    connection.execute(
-        sa.update(cases).where(cases.c.id == case.id).values(text=text, revision=case.revision + 1)
-    )
-
-
-def _in_words(signal: Signal) -> str:
-    if signal.meaning is Meaning.NOT_SENT:
-        return "the request was never sent"
-    told = f"late answer {signal.status}" if signal.status is not None else "late, no answer"
-    if "id" in signal.take:
-        told += f", provider id {signal.take['id']}"
-    return f"{told} ({signal.meaning})"

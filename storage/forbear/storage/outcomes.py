@@ -1,0 +1,126 @@
+"""The outcome of an attempt: the evidence that is kept, and where the store bends the verdict."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import sqlalchemy as sa
+from sqlalchemy import Connection
+
+from forbear.rules import decisions, escalations
+from forbear.rules.lifecycle import Event
+from forbear.rules.model import Budget, Certainty, Kind, Operation, Reason, RequestClass, Step
+from forbear.rules.ports import Reply
+from forbear.rules.signals import Meaning, Signal
+from forbear.rules.verdicts import Verdict, stop
+from forbear.storage.deciding import fields
+from forbear.storage.intents import watching
+from forbear.storage.schema import cases
+from forbear.storage.transitions import Holding, case_text, open_case
+
+
+def outcome_of(reply: Reply) -> str:
+    """`not_sent`, `answered` (completely) or `no_answer`."""
+    if not reply.sent:
+        return "not_sent"
+    return "answered" if reply.complete else "no_answer"
+
+
+_KEPT = 65_536
+"""Bytes of an answer's body that are stored."""
+
+
+def evidence_of(op: Operation, reply: Reply, signal: Signal) -> dict[str, object]:
+    """The columns of an attempt that tell what came of it."""
+    # A body that only says "still running" is not worth its space; a result is an artifact.
+    kept = signal.meaning is not Meaning.WAITING and op.kind is not Kind.RESULT
+    return {
+        "certainty": str(signal.certainty),
+        "status": reply.status,
+        "provider_request_id": signal.provider_request_id,
+        "note": reply.detail or reply.fault,
+        "headers": [list(pair) for pair in reply.headers] or None,
+        "body": (reply.body[:_KEPT] or None) if kept else None,
+    }
+
+
+def watched_already(connection: Connection, op: Operation, verdict: Verdict) -> Verdict:
+    """A submission that returns a job id we already watch is not a second job."""
+    job = verdict.changes.get("provider_job")
+    watched = watching(connection, op, job) if isinstance(job, str) else None
+    if watched is None:
+        return verdict
+    kept = ("provider_job", "accepted_at", "step")
+    changes = {name: value for name, value in verdict.changes.items() if name not in kept}
+    story = {**verdict.story, "watched_by": watched.id}
+    if watched.intent != op.intent:
+        stopped = stop(Reason.BINDING_MISMATCH, changes)
+        return replace(stopped, story=story)
+    ended = decisions.discard(op, f"the provider returned the job of {watched.id}")
+    changes = {**changes, **ended.changes, "superseded_by": watched.id}
+    return Verdict(Event.DISCARDED, changes, story=story)
+
+
+def add_evidence(
+    connection: Connection, op: Operation, holding: Holding, words: str, now: int
+) -> None:
+    """Put late evidence into the open case, as another revision of it."""
+    case = open_case(connection, op.id)
+    if case is None:
+        return
+    offered = escalations.offers(op, case.reason, holding.contract)
+    text = case_text(op, case.reason, offered, now, holding, evidence=words)
+    connection.execute(
+        sa.update(cases).where(cases.c.id == case.id).values(text=text, revision=case.revision + 1)
+    )
+
+
+def in_words(signal: Signal) -> str:
+    """A late answer in one line of a case."""
+    if signal.meaning is Meaning.NOT_SENT:
+        return "the request was never sent"
+    told = f"late answer {signal.status}" if signal.status is not None else "late, no answer"
+    if "id" in signal.take:
+        told += f", provider id {signal.take['id']}"
+    return f"{told} ({signal.meaning})"
+
+
+def with_pending(op: Operation, verdict: Verdict) -> Verdict:
+    """Apply an end that was asked for while the attempt was out: keep effects, make no retry."""
+    if op.pending is None:
+        return verdict
+    changes = {**verdict.changes, "pending": None}
+    judged = replace(op, **fields(changes))
+    goes_on = verdict.event in (Event.POSTPONED, Event.OBSERVED, Event.ACCEPTED)
+    asks_for_nothing = verdict.event is Event.STOPPED and escalations.may_send_again(judged)
+    if not goes_on and not asks_for_nothing:
+        return replace(verdict, changes=changes)
+    ended = decisions.discard(judged, str(op.pending.get("end", "ended on request")))
+    return replace(
+        verdict,
+        event=ended.event,
+        changes={**changes, **ended.changes},
+        reason=None,
+        notice=ended.notice,
+    )
+
+
+def without_contract(op: Operation, signal: Signal, now: int) -> Verdict:
+    """What follows when the contract that could read the answer is not at hand."""
+    if op.step is Step.STATUS:
+        changes = {
+            "transport_failures": spend(op.transport_failures),
+            "next_at": now,
+            "once": None,
+            "delay": None,
+            "delay_source": None,
+        }
+        return Verdict(Event.OBSERVED, changes)
+    if op.request_class is RequestClass.READ:
+        return Verdict(Event.POSTPONED, {"next_at": now, "once": None})
+    return stop(Reason.UNCLEAR_WRITE, {"certainty": Certainty.MAYBE_APPLIED, "sent": True})
+
+
+def spend(budget: Budget) -> Budget:
+    """One unit more."""
+    return replace(budget, used=budget.used + 1)
