@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from pathlib import PurePath
 
 from forbear.rules.contract import (
     CLASSES,
@@ -56,11 +55,16 @@ _REMIND = (3_600_000, 86_400_000, 3 * 86_400_000)
 _EXPECTATIONS = frozenset(word.value for words in (Meaning, Reason, JobClass) for word in words)
 
 
+def _stem(file: str) -> str:
+    """The file's name without folders and without `.toml`."""
+    return file.replace("\\", "/").rsplit("/", 1)[-1].removesuffix(".toml")
+
+
 def contract(
     section: Section, raw: Raw, file: str, digest: str, line_of: Callable[[Path], int]
 ) -> Contract:
     """The contract that a read file states; everything wrong with it is in the report."""
-    provider = section.get("provider", NAMED, PurePath(file).stem)
+    provider = section.get("provider", NAMED, _stem(file))
     if NAME.fullmatch(provider) is None:
         section.place.complain(
             f"has a file name that is no provider name: {provider!r}",
