@@ -82,6 +82,46 @@ class DeskPort(Protocol):
         report: Report | None,
     ) -> Record | Refusal: ...
 
+    async def read_api(
+        self,
+        *,
+        provider: str,
+        call: str,
+        arguments: Mapping[str, Any],
+        task: str | None,
+        depends_on: tuple[str, ...],
+        deadline_seconds: int | None,
+        useful_for_seconds: int | None,
+        priority: Priority,
+        wait_seconds: float,
+        client: str,
+        report: Report | None,
+    ) -> Record | Refusal: ...
+
+    async def write_api(
+        self,
+        *,
+        provider: str,
+        call: str,
+        arguments: Mapping[str, Any],
+        purpose: str | None,
+        task: str | None,
+        idempotency_key: str | None,
+        depends_on: tuple[str, ...],
+        deadline_seconds: int | None,
+        useful_for_seconds: int | None,
+        priority: Priority,
+        wait_seconds: float,
+        client: str,
+        report: Report | None,
+    ) -> Record | Refusal: ...
+
+    async def reconcile_write(
+        self, operation_id: str, *, wait_seconds: float, client: str, report: Report | None
+    ) -> Record | Refusal:
+        """The lookup now if it is due; never a write."""
+        ...
+
     async def operation_status(
         self,
         operation_id: str | None,
@@ -95,4 +135,10 @@ class DeskPort(Protocol):
         client: str,
     ) -> Record | Page | Refusal:
         """One operation if its id is given, else a page of them."""
+        ...
+
+    async def end_task(
+        self, *, task: str | None, operation_id: str | None, reason: str | None, client: str
+    ) -> Page | Refusal:
+        """What the end concerns, as it now stands. Exactly one of the two names is given."""
         ...
