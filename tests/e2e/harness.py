@@ -21,6 +21,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from mcp import Client, StdioServerParameters, stdio_client
@@ -29,7 +30,7 @@ from tests.support import FixedRandom, ManualClock
 
 from forbear.rules.decisions import Wish
 from forbear.rules.model import AuditEvent, Operation, Option, Refusal
-from forbear.server.app import App, running
+from forbear.server.app import App, open_store, running
 from forbear.server.clock import SystemRandom
 from forbear.server.config import Settings
 from forbear.server.fake import Answer, FakeProvider, Step
@@ -230,8 +231,8 @@ class Stage:
 
     async def passes(self, milliseconds: int) -> None:
         """Let time go by, stopping at every moment for which something is planned."""
-        end = self.now + milliseconds
         await self.settled()
+        end = self.now + milliseconds
         while (planned := await self.app.store.read.next_due(self.now)) is not None:
             if planned >= end:
                 break
@@ -240,12 +241,14 @@ class Stage:
 
     async def at(self, moment: int) -> None:
         """Go to a moment at once, and see through what is due there."""
+        await self.settled()
         self.clock.advance(max(0, moment - self.now) + 1)
         self.app.store.wake()
         await self.settled()
 
     async def due(self, operation_id: str) -> Data:
         """Go to the next planned moment of an operation; its full record after that."""
+        await self.settled()
         op = await self.operation(operation_id)
         assert op.next_at is not None, f"nothing is planned: {op.state}"
         await self.at(op.next_at)
@@ -254,6 +257,7 @@ class Stage:
     async def end_of(self, operation_id: str, most: int = 100) -> Data:
         """Go from moment to moment until nothing more is planned; the full record then."""
         for _ in range(most):
+            await self.settled()
             op = await self.operation(operation_id)
             if op.next_at is None:
                 return await self.full(operation_id)
@@ -321,6 +325,24 @@ class Stage:
         self.provider.script(route, *steps)
 
 
+_first_start: dict[str, bytes] = {}
+
+
+async def _furnish(home: Path) -> None:
+    """Lay a store as a first start leaves it: made once, it saves all tests much of their time."""
+    files = ("forbear.db", "keys/store.key")
+    if not _first_start:
+        with TemporaryDirectory() as folder:
+            model = Path(folder)
+            await open_store(Settings(home=model)).close()
+            _first_start.update({name: (model / name).read_bytes() for name in files})
+    for name in files:
+        path = home / name
+        path.parent.mkdir(exist_ok=True, mode=0o700)
+        path.touch(0o600)
+        path.write_bytes(_first_start[name])
+
+
 @asynccontextmanager
 async def furnished(
     home: Path, job: Data = EXPORT, *, states: Sequence[str] | None = STATES, **top: Any
@@ -329,6 +351,7 @@ async def furnished(
 
     `states` is what the first job, `exp_1`, goes through; None plans no job.
     """
+    await _furnish(home)
     async with FakeProvider() as provider:
         if states is not None:
             provider.job("exp_1", list(states), result={"rows": 3})

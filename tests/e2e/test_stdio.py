@@ -101,8 +101,7 @@ async def test_a_client_that_leaves_in_the_middle_of_a_submission_loses_nothing(
             asking = asyncio.create_task(submit(client))
             await provider.arrived(SUBMIT)
             asyncio.get_running_loop().call_later(0.3, provider.release, "slow")
-        await asyncio.wait([asking])
-        asking.cancelled() or asking.exception()
+        await asyncio.gather(asking, return_exceptions=True)
 
         async with stdio(tmp_path) as later:
             (found,) = (await call(later, "operation_status"))["operations"]
@@ -128,8 +127,7 @@ async def test_a_process_killed_in_the_middle_of_a_submission_leaves_it_unclear_
             asking = asyncio.create_task(submit(client))
             await provider.arrived(SUBMIT)
             os.kill(await pid_of(tmp_path), signal.SIGKILL)
-            await asyncio.wait([asking])
-            asking.cancelled() or asking.exception()
+            await asyncio.gather(asking, return_exceptions=True)
         async with stdio(tmp_path) as later:
             (found,) = (await call(later, "operation_status"))["operations"]
             answer = await ended(later, found["operation_id"])
