@@ -13,6 +13,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSche
 
 from forbear.rules import model
 from forbear.rules.model import Certainty, DelaySource, Kind, Reason, State, WaitingFor
+from forbear.tools import endings
 from forbear.tools.record import Record
 from forbear.tools.texts import next_step
 from forbear.tools.times import rfc3339
@@ -59,7 +60,7 @@ class Budgets(_Closed):
 
 
 class ProviderJob(_Closed):
-    """The job as the provider last described it."""
+    """The job as the provider last described it; of a call, what it made there."""
 
     id: Text | None
     state: Text | None
@@ -214,6 +215,11 @@ def page(records: list[Record], next_cursor: str | None) -> Data:
     return answer
 
 
+def after_end(records: list[Record], next_cursor: str | None, *, task: bool) -> Data:
+    """What `end_task` ended, a whole task or one operation, and what to do now."""
+    return {"next_step": endings.after_end(records, task=task), **page(records, next_cursor)}
+
+
 def refusal(refused: model.Refusal) -> Data:
     """`{"error": {code, message, next_step, operation_id?}}`."""
     error = {
@@ -319,10 +325,13 @@ def _seconds(milliseconds: int) -> int | float:
 
 
 def _provider_job(operation: model.Operation) -> ProviderJob | None:
-    if operation.provider_job is None and operation.provider_state is None:
+    known = operation.provider_job
+    if operation.kind is Kind.CALL:
+        known = operation.take.get("id")
+    if known is None and operation.provider_state is None:
         return None
     return ProviderJob(
-        id=operation.provider_job,
+        id=known,
         state=operation.provider_state,
         observed_at=_time(operation.observed_at),
     )

@@ -9,14 +9,14 @@ from __future__ import annotations
 import difflib
 import json
 from collections.abc import Callable, Iterable, Mapping
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails
 
 from forbear.rules.model import Refusal
+from forbear.tools.phrases import LIMIT
 from forbear.tools.refusals import invalid_arguments
-from forbear.tools.texts import LIMIT
 from forbear.tools.untrusted import clip, inert
 
 MAX_WAIT = 50
@@ -50,10 +50,32 @@ Wait = Annotated[
 Limit = Annotated[int, _clamped(1, MAX_LIMIT), Field(description=f"At most {MAX_LIMIT}.")]
 
 
+Inner = Annotated[dict[str, Any], Field(description="As the input schema of list_actions says.")]
+Purpose = Annotated[
+    Words | None, Field(description="What this is for, shown to people who decide.")
+]
+Task = Annotated[Name | None, Field(description="One name for your whole assignment.")]
+Key = Annotated[
+    Annotated[str, Field(min_length=1, max_length=255)] | None,
+    Field(description="Leave out unless you mean a different request."),
+]
+Needed = Annotated[
+    Annotated[list[Id], Field(max_length=20)] | None,
+    Field(description="operation_ids that must have succeeded."),
+]
+Deadline = Annotated[Positive | None, Field(description="Only to tighten the contract's deadline.")]
+UsefulFor = Annotated[Positive | None, Field(description="After that nobody needs the result.")]
+Urgency = Literal["interactive", "background"]
+
+
 class Arguments(BaseModel):
     """The input of one tool."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    one_of: ClassVar[tuple[str, ...]] = ()
+    """Optional arguments of which exactly one must be given. Not said in the schema: several
+    clients take no `oneOf` there."""
 
 
 class ListActions(Arguments):
@@ -67,29 +89,41 @@ class ListActions(Arguments):
 class SubmitJob(Arguments):
     provider: Name
     job: Annotated[Name, Field(description="An action of kind job.")]
-    arguments: Annotated[
-        dict[str, Any], Field(description="As the input schema of list_actions says.")
-    ]
-    purpose: Annotated[
-        Words | None, Field(description="What this is for, shown to people who decide.")
-    ] = None
-    task: Annotated[Name | None, Field(description="One name for your whole assignment.")] = None
-    idempotency_key: Annotated[
-        Annotated[str, Field(min_length=1, max_length=255)] | None,
-        Field(description="Leave out unless you mean a different request."),
-    ] = None
-    depends_on: Annotated[
-        Annotated[list[Id], Field(max_length=20)] | None,
-        Field(description="operation_ids that must have succeeded."),
-    ] = None
-    deadline_seconds: Annotated[
-        Positive | None, Field(description="Only to tighten the contract's deadline.")
-    ] = None
+    arguments: Inner
+    purpose: Purpose = None
+    task: Task = None
+    idempotency_key: Key = None
+    depends_on: Needed = None
+    deadline_seconds: Deadline = None
     max_status_requests: Annotated[Positive | None, Field(description="Only to tighten.")] = None
-    useful_for_seconds: Annotated[
-        Positive | None, Field(description="After that nobody needs the result.")
-    ] = None
-    priority: Literal["interactive", "background"] = "interactive"
+    useful_for_seconds: UsefulFor = None
+    priority: Urgency = "interactive"
+    wait_seconds: Wait = 20
+
+
+class ReadApi(Arguments):
+    provider: Name
+    call: Annotated[Name, Field(description="A call of class read.")]
+    arguments: Inner
+    task: Task = None
+    depends_on: Needed = None
+    deadline_seconds: Deadline = None
+    useful_for_seconds: UsefulFor = None
+    priority: Urgency = "interactive"
+    wait_seconds: Wait = 20
+
+
+class WriteApi(Arguments):
+    provider: Name
+    call: Annotated[Name, Field(description="A call that writes.")]
+    arguments: Inner
+    purpose: Purpose = None
+    task: Task = None
+    idempotency_key: Key = None
+    depends_on: Needed = None
+    deadline_seconds: Deadline = None
+    useful_for_seconds: UsefulFor = None
+    priority: Urgency = "interactive"
     wait_seconds: Wait = 20
 
 
@@ -110,6 +144,11 @@ class FetchResult(Arguments):
 class CancelJob(Arguments):
     operation_id: Id
     reason: Annotated[Words, Field(description="Shown to the person who approves.")]
+    wait_seconds: Wait = 20
+
+
+class ReconcileWrite(Arguments):
+    operation_id: Id
     wait_seconds: Wait = 20
 
 
@@ -138,6 +177,14 @@ class OperationStatus(Arguments):
     timeline: Annotated[bool, Field(description="True tells the story of one operation.")] = False
 
 
+class EndTask(Arguments):
+    one_of: ClassVar[tuple[str, ...]] = ("task", "operation_id")
+
+    task: Annotated[Name | None, Field(description="Either the task's name")] = None
+    operation_id: Annotated[Id | None, Field(description="or one operation of it.")] = None
+    reason: Words | None = None
+
+
 # --- reading ---------------------------------------------------------------------------------
 
 _Model = TypeVar("_Model", bound=Arguments)
@@ -146,10 +193,13 @@ _Model = TypeVar("_Model", bound=Arguments)
 def read(tool: str, model: type[_Model], given: Mapping[str, Any]) -> _Model | Refusal:
     """The arguments of a call, or a refusal that shows the call as it should be."""
     present = _present(model, given)
+    problems = _choices(model, present)
     try:
-        return model.model_validate(present)
+        taken = model.model_validate(present)
+        if not problems:
+            return taken
     except ValidationError as wrong:
-        problems = [_problem(model, error) for error in wrong.errors(include_url=False)]
+        problems += [_problem(model, error) for error in wrong.errors(include_url=False)]
     mended = correct(model, given)
     kept = {name for name, value in mended.items() if name in given and given[name] is value}
     return invalid_arguments(problems, written(tool, mended, kept))
@@ -173,6 +223,7 @@ def correct(model: type[Arguments], given: Mapping[str, Any]) -> dict[str, Any]:
             mended[name] = _sample(name)
         else:
             del mended[name]
+    _choose(model, mended)
     return {name: mended[name] for name in model.model_fields if name in mended}
 
 
@@ -203,6 +254,26 @@ def _present(model: type[Arguments], given: Mapping[str, Any]) -> dict[str, Any]
     }
 
 
+def _choices(model: type[Arguments], present: Mapping[str, Any]) -> list[str]:
+    """What is wrong with the choice of an argument of which exactly one is needed."""
+    named = {_right_name(model, name) for name in present} & set(model.one_of)
+    if not model.one_of or len(named) == 1:
+        return []
+    either = " or ".join(model.one_of)
+    if named:
+        return [f"/{model.one_of[0]}: give either {either}, not both"]
+    return [f"/{model.one_of[0]}: is missing; give either {either}"]
+
+
+def _choose(model: type[Arguments], mended: dict[str, Any]) -> None:
+    """Keep the last of several: it names less, so that the wrong one does less."""
+    named = [name for name in model.one_of if name in mended]
+    for name in named[:-1]:
+        del mended[name]
+    if model.one_of and not named:
+        mended[model.one_of[0]] = _sample(model.one_of[0])
+
+
 # --- saying what is wrong ----------------------------------------------------------------------
 
 
@@ -217,7 +288,10 @@ def _problem(model: type[Arguments], error: ErrorDetails) -> str:
             if right is not None:
                 return f"{where}: is not known here; the right name is `{right}`"
             if "arguments" in model.model_fields:
-                return f"{where}: is not known here; the job's own arguments go into `arguments`"
+                whose = "job" if "job" in model.model_fields else "call"
+                return (
+                    f"{where}: is not known here; the {whose}'s own arguments go into `arguments`"
+                )
             return f"{where}: is not known here; known are {', '.join(model.model_fields)}"
         case kind:
             expected = _EXPECTED.get(kind)
@@ -247,7 +321,8 @@ def _pointer(location: tuple[int | str, ...]) -> str:
 
 _SYNONYMS: Mapping[str, tuple[str, ...]] = {
     "operation_id": ("id", "op", "op_id", "job_id", "operation", "task_id"),
-    "job": ("action", "name", "job_name", "tool", "kind", "type"),
+    "job": ("action", "call", "name", "job_name", "tool", "kind", "type"),
+    "call": ("action", "job", "name", "call_name", "endpoint", "tool", "kind", "type"),
     "action": ("job", "name", "call"),
     "arguments": ("args", "params", "parameters", "input", "inputs", "body", "payload"),
     "wait_seconds": ("timeout", "wait", "seconds", "timeout_seconds", "max_wait"),
@@ -255,6 +330,7 @@ _SYNONYMS: Mapping[str, tuple[str, ...]] = {
     "max_status_requests": ("max_polls", "max_requests", "polls"),
     "useful_for_seconds": ("useful_for", "useful_until"),
     "idempotency_key": ("key", "request_id"),
+    "task": ("task_id", "task_name"),
     "purpose": ("reason", "why", "description"),
     "reason": ("purpose", "why", "comment"),
     "query": ("search", "q", "text", "filter"),
@@ -281,7 +357,7 @@ def _right_name(model: type[Arguments], wrong: str) -> str | None:
 
 
 def _renamed(model: type[Arguments], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Right names; a job's own arguments moved to where they belong; the rest dropped."""
+    """Right names; an action's own arguments moved to where they belong; the rest dropped."""
     known = {name: value for name, value in given.items() if name in model.model_fields}
     moved: dict[str, Any] = {}
     for name, value in given.items():
@@ -304,7 +380,9 @@ def _renamed(model: type[Arguments], given: Mapping[str, Any]) -> dict[str, Any]
 _SAMPLES: Mapping[str, Any] = {
     "provider": "<provider from list_actions>",
     "job": "<job from list_actions>",
+    "call": "<call from list_actions>",
     "arguments": {},
+    "task": "<your task's name>",
 }
 
 

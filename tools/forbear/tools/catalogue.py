@@ -8,7 +8,7 @@ from typing import Any
 
 from forbear.rules.contract import Action, Call, Contract, Job
 from forbear.rules.escalations import length
-from forbear.rules.model import Code, Refusal
+from forbear.rules.model import Refusal, RequestClass
 from forbear.tools import refusals, samples
 from forbear.tools.arguments import written
 from forbear.tools.book import Book
@@ -84,6 +84,7 @@ def _line(book: Book, contract: Contract, action: Action) -> Data:
         "provider": contract.provider,
         "name": action.name,
         "kind": _kind(action),
+        "tool": tool_of(action),
         "title": clip(action.title, 120),
     }
     note = _not_ready(book, contract, action)
@@ -94,10 +95,19 @@ def _kind(action: Action) -> str:
     return "job" if isinstance(action, Job) else "call"
 
 
+def tool_of(action: Action) -> str:
+    """The tool that runs an action: by kind, and a call by its class."""
+    if isinstance(action, Job):
+        return "submit_job"
+    return "read_api" if _reads(action) else "write_api"
+
+
+def _reads(action: Action) -> bool:
+    return action.send.request_class is RequestClass.READ
+
+
 def _not_ready(book: Book, contract: Contract, action: Action) -> str | None:
     """Why an action cannot be run now, or None."""
-    if not isinstance(action, Job):
-        return "Calls are not carried out by this version."
     holding = book.holding(contract.provider, action.name)
     if holding is None or holding.credential is None:
         return "No usable key: tell the user to run `forbear doctor`."
@@ -137,29 +147,43 @@ def _detail(book: Book, contract: Contract, action: Action) -> Data:
         "request_class": str(action.send.request_class),
         "input": dict(action.input),
         "approval": action.send.approval.mode,
+    }
+    if not _reads(action):
+        detail |= _write(action)
+    match action:
+        case Job():
+            detail |= _job(action)
+        case Call():
+            detail |= _call_bounds(action)
+        case _:
+            pass
+    arguments = {**_named(contract, action), "arguments": samples.of(action.input)}
+    if not _reads(action):
+        arguments["purpose"] = "<what this is for>"
+    arguments["task"] = "<one name for your whole assignment>"
+    detail["example"] = {"tool": tool_of(action), "arguments": arguments}
+    return {name: value for name, value in detail.items() if value not in (None, "")}
+
+
+def _write(action: Action) -> Data:
+    """What is done about a repeated request, and about one whose answer is lost."""
+    return {
         "repeat": {
             "policy": action.repeat,
             "window_seconds": action.repeat_window // 1_000,
         },
+        "key": action.idempotency is not None,
+        "lookup": action.lookup is not None,
     }
-    match action:
-        case Job():
-            detail |= _job(action)
-            detail["example"] = {
-                "tool": "submit_job",
-                "arguments": {
-                    "provider": contract.provider,
-                    "job": action.name,
-                    "arguments": samples.of(action.input),
-                    "purpose": "<what this is for>",
-                    "task": "<one name for your whole assignment>",
-                },
-            }
-        case Call():
-            detail["limits"] = {"deadline_seconds": action.deadline // 1_000}
-        case _:
-            pass
-    return {name: value for name, value in detail.items() if value not in (None, "")}
+
+
+def _call_bounds(call: Call) -> Data:
+    limits: Data = {"deadline_seconds": call.deadline // 1_000}
+    if call.page is not None:
+        limits["max_pages"] = call.page.max_pages
+    if call.walk_limit is not None:
+        limits["walk_limit"] = call.walk_limit
+    return {"limits": limits, "instead_of_many": call.instead_of_many}
 
 
 def _job(job: Job) -> Data:
@@ -190,22 +214,64 @@ def _job(job: Job) -> Data:
 # --- refusals -------------------------------------------------------------------------------
 
 
-def no_such_job(contract: Contract, job: str) -> Refusal:
-    """The refusal for a name that is no job: a call says what it is, else the nearest jobs."""
+def no_such_job(
+    contract: Contract, job: str, arguments: Mapping[str, Any] | None = None
+) -> Refusal:
+    """The refusal for a name that is no job: the right tool for a call, else the nearest action."""
     if job in contract.calls:
-        return Refusal(
-            Code.UNKNOWN_ACTION,
-            f"{clip(contract.provider, 32)}.{clip(job, 32)} is a call, not a job; this version "
-            "carries out jobs only.",
-            "Tell the user. Do not make the call another way.",
-        )
-    return _unknown(contract, job)
+        return use_other_tool(contract, contract.calls[job], arguments, tool="submit_job")
+    return _unknown(contract, job, "submit_job", arguments)
 
 
-def _unknown(contract: Contract, name: str) -> Refusal:
-    near = nearest(name, [action.name for action in _actions(contract)])
-    job = next((contract.jobs[one] for one in near if one in contract.jobs), None)
-    call = None if job is None else _call(contract, job, samples.of(job.input))
+def no_such_call(
+    contract: Contract, name: str, tool: str, arguments: Mapping[str, Any] | None = None
+) -> Refusal:
+    """The refusal for a name that is no call; `tool` is `read_api` or `write_api`."""
+    if name in contract.jobs:
+        return use_other_tool(contract, contract.jobs[name], arguments, tool=tool)
+    return _unknown(contract, name, tool, arguments)
+
+
+def use_other_tool(
+    contract: Contract,
+    action: Action,
+    arguments: Mapping[str, Any] | None,
+    *,
+    tool: str | None = None,
+) -> Refusal:
+    """`use_instead`: the same with the tool that runs `action`.
+
+    `tool` is the one that was called; without it, the other one of `read_api` and `write_api`.
+    """
+    right = tool_of(action)
+    asked = tool or ("write_api" if right == "read_api" else "read_api")
+    kind = "a job" if isinstance(action, Job) else "a read" if _reads(action) else "a write"
+    named = f"{contract.provider}.{action.name}"
+    return refusals.use_other_tool(named, kind, asked, right, _call(contract, action, arguments))
+
+
+def use_one_call(contract: Contract, call: Call, items: int) -> Refusal:
+    """`use_instead`: a walk over single items of `call` is over its limit."""
+    instead = contract.action(call.instead_of_many or "")
+    return refusals.use_one_call(
+        f"{contract.provider}.{call.name}",
+        items,
+        "a list, search or export" if instead is None else instead.name,
+        None if instead is None else _call(contract, instead, None),
+    )
+
+
+def _unknown(
+    contract: Contract,
+    name: str,
+    tool: str | None = None,
+    arguments: Mapping[str, Any] | None = None,
+) -> Refusal:
+    """The nearest names, and the complete call of the nearest that `tool` runs."""
+    actions = {action.name: action for action in _actions(contract)}
+    near = nearest(name, list(actions))
+    likely = sorted(near, key=lambda one: tool is not None and tool_of(actions[one]) != tool)
+    call = _call(contract, actions[likely[0]], arguments) if likely else None
     return refusals.unknown_action(contract.provider, name, near, call)
 
 
@@ -225,14 +291,19 @@ def objections(contract: Contract, action: Action, arguments: Mapping[str, Any])
     found = samples.problems(action.input, arguments)
     if not found:
         return None
-    return refusals.invalid_arguments(
-        found, _call(contract, action, samples.mended(action.input, arguments))
-    )
+    return refusals.invalid_arguments(found, _call(contract, action, arguments))
 
 
-def _call(contract: Contract, action: Action, arguments: Mapping[str, Any]) -> str:
-    """The whole call as an agent writes it."""
-    return written(
-        "submit_job",
-        {"provider": contract.provider, "job": action.name, "arguments": dict(arguments)},
-    )
+def _call(contract: Contract, action: Action, arguments: Mapping[str, Any] | None) -> str:
+    """The whole call as an agent writes it, with the arguments that were meant, else a sample."""
+    kept: tuple[str, ...] = ()
+    if arguments is None or samples.fault(action.input) is not None:
+        meant = samples.of(action.input)
+    else:
+        meant = samples.mended(action.input, arguments)
+        kept = ("arguments",) if meant == dict(arguments) else ()
+    return written(tool_of(action), {**_named(contract, action), "arguments": meant}, kept)
+
+
+def _named(contract: Contract, action: Action) -> Data:
+    return {"provider": contract.provider, _kind(action): action.name}

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from forbear.rules.model import Code, Refusal, State
-from forbear.tools.texts import LIMIT, call_text
+from forbear.rules.model import Code, Kind, Refusal, State
+from forbear.tools.phrases import LIMIT, call_text
 from forbear.tools.times import clock_time
 from forbear.tools.untrusted import clip, word
 
@@ -45,6 +45,31 @@ def unknown_action(provider: str, name: str, nearest: Sequence[str], call: str |
     )
 
 
+def use_other_tool(action: str, is_a: str, tool: str, right: str, call: str) -> Refusal:
+    """`action` (`provider.name`) is no matter of `tool`; `call` is the whole call with `right`."""
+    return _refuse(
+        Code.USE_INSTEAD,
+        f"{clip(action, 65)} is {is_a}, which {tool} does not do. Nothing was stored or sent.",
+        f"Call {call} instead. Do not try {tool} for it again.",
+        otherwise=f"Call {right} with the same provider, name and arguments. Do not try {tool} "
+        "for it again.",
+    )
+
+
+def use_one_call(action: str, items: int, instead: str, call: str | None) -> Refusal:
+    """A walk over single items is over its limit; `call` does the same with action `instead`."""
+    named = clip(instead, 32)
+    return _refuse(
+        Code.USE_INSTEAD,
+        f"{clip(action, 65)} was asked for {items} items one by one; more are refused. Nothing "
+        "was sent.",
+        f"Call {call} for all of them. Do not go on item by item."
+        if call is not None
+        else f"Use {named} for all of them. Do not go on item by item.",
+        otherwise=f"Use {named} for all of them. Do not go on item by item.",
+    )
+
+
 def invalid_arguments(problems: Sequence[str], call: str) -> Refusal:
     """`problems` are `/pointer: what is wrong`; `call` is the whole call, mended."""
     shown = [clip(problem, 200) for problem in problems[:5]]
@@ -68,7 +93,9 @@ def key_conflict(operation_id: str) -> Refusal:
     )
 
 
-def possible_duplicate(operation_id: str | None, state: State, at: int, as_of: int) -> Refusal:
+def possible_duplicate(
+    operation_id: str | None, state: State, at: int, as_of: int, kind: Kind = Kind.JOB
+) -> Refusal:
     """`operation_id` is None where the earlier operation belongs to somebody else."""
     asked = f"The same was asked for at {clock_time(at, as_of)}"
     wanted = (
@@ -81,7 +108,8 @@ def possible_duplicate(operation_id: str | None, state: State, at: int, as_of: i
             f"{asked} by somebody else on this store. Nothing was sent now.",
             f"Tell the user and end your turn. {wanted}",
         )
-    tool = "fetch_result" if state is State.SUCCEEDED else "check_status"
+    done = state is State.SUCCEEDED and kind is Kind.JOB
+    tool = "fetch_result" if done else "check_status"
     return _refuse(
         Code.POSSIBLE_DUPLICATE,
         f"{asked}: {clip(operation_id, 64)}, {state}. Nothing was sent now.",
@@ -128,7 +156,7 @@ def not_allowed_in_state(
 
 
 def scope_full(name: str, waiting: int, until: int | None, as_of: int) -> Refusal:
-    """`name` is the provider or the task whose limit is reached."""
+    """`name` is the provider whose waiting requests have reached their limit."""
     when = clock_time(until, as_of) if until is not None else None
     return _refuse(
         Code.SCOPE_FULL,
@@ -136,6 +164,16 @@ def scope_full(name: str, waiting: int, until: int | None, as_of: int) -> Refusa
         f"{f' until {when}' if when else ''}. Not stored, not sent.",
         f"Do other work and try once{f' after {when}' if when else ' later'}, or end your turn. "
         "Every other route, key or tool shares this limit.",
+    )
+
+
+def task_full(task: str, what: str, used: int, most: int) -> Refusal:
+    """The task's own budget is used up; `what` is `requests`, `seconds of waiting`, …"""
+    return _refuse(
+        Code.SCOPE_FULL,
+        f"Task {clip(task, 64)} has used {used} of its {most} {what}. Not stored, not sent.",
+        "Tell the user that the task's budget is used up, and end your turn. Do not go on under "
+        "another task name.",
     )
 
 
