@@ -29,7 +29,9 @@ SECOND, MINUTE, HOUR = 1_000, 60_000, 3_600_000
 DEADLINE = NOW + 40 * MINUTE
 
 CONTRACT: Contract = replace(loaded(FULL), classes=CLASSES)
-JOB: Job = CONTRACT.jobs["export"]
+FINDABLE: Job = CONTRACT.jobs["export"]
+"""Has a lookup."""
+JOB: Job = replace(FINDABLE, lookup=None)
 """base 5 s, max 2 m, first 5 s, 12 checks, 3 transport, 3 rate, extension 15 m and 4 checks once,
 status timeout 30 s, hints 2 s to 10 m."""
 

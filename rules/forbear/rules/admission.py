@@ -15,6 +15,7 @@ from forbear.rules.contract import Action, Job, Scope
 from forbear.rules.escalations import LONGEST_HOLD, has_handle
 from forbear.rules.lifecycle import Event
 from forbear.rules.model import (
+    Certainty,
     DelaySource,
     Kind,
     Operation,
@@ -24,6 +25,7 @@ from forbear.rules.model import (
     Step,
     WaitingFor,
 )
+from forbear.rules.reconciliation import in_window
 from forbear.rules.schedule import end_of, end_reason, last_start
 from forbear.rules.steps import scope_of as scope_of
 
@@ -92,7 +94,7 @@ def admit(
         return ended
     if op.approve_by is not None:
         return Hold(op.approve_by, WaitingFor.APPROVAL)
-    spent = exhausted(op)
+    spent = exhausted(op) or _window_over(op, action, now)
     if spent is not None:
         return spent
     if op.next_at is not None and op.next_at > now:
@@ -130,7 +132,7 @@ def overdue(op: Operation, now: int) -> Verdict | None:
         return None
     if now <= last_start(op):
         return None
-    if op.state is State.UNCLEAR:
+    if op.state is State.UNCLEAR or (not _is_read(op) and _left_open(op)):
         return stop(Reason.UNCLEAR_WRITE, why=str(end_reason(op)))
     if op.kind is Kind.JOB:
         return stop(end_reason(op))
@@ -149,6 +151,10 @@ def exhausted(op: Operation) -> Verdict | None:
         if op.status_requests.spent:
             return stop(Reason.REQUEST_BUDGET_EXHAUSTED)
         return None
+    if op.step is Step.LOOKUP:
+        # A lookup of several pages is one lookup.
+        under_way = (op.search or {}).get("cursor") is not None
+        return stop(Reason.UNCLEAR_WRITE) if op.lookups.spent and not under_way else None
     if not op.attempts.spent:
         return None
     if op.state is State.UNCLEAR:
@@ -157,6 +163,20 @@ def exhausted(op: Operation) -> Verdict | None:
         return stop(Reason.TRANSPORT_BUDGET_EXHAUSTED)
     event = Event.FAILED if _is_read(op) else Event.DISCARDED
     return Verdict(event, _ended("no attempt left"), story={"why": "attempts"})
+
+
+def _window_over(op: Operation, action: Action, now: int) -> Verdict | None:
+    """A repetition that rests on a key alone is refused once the provider forgot the key."""
+    repeats = op.step is Step.SEND and _left_open(op) and op.attempts.used > 0
+    if not repeats or _is_read(op) or action.idempotency is None:
+        return None
+    if in_window(op, action.idempotency, now):
+        return None
+    return stop(Reason.UNCLEAR_WRITE, why="the provider no longer honours the key")
+
+
+def _left_open(op: Operation) -> bool:
+    return op.certainty is Certainty.MAYBE_APPLIED
 
 
 def _is_read(op: Operation) -> bool:
@@ -211,6 +231,8 @@ def _grant(op: Operation, action: Action, now: int, arrival: int) -> Admit:
         timeout = action.status.timeout
         if op.once is None:
             timeout = min(timeout, end_of(op) - now)
+    if op.step is Step.LOOKUP and action.lookup is not None:
+        timeout = max(1, min(action.lookup.request.timeout, end_of(op) - now))
     if op.once is None:
         latest = min(latest, last_start(op))
     return Admit(op.step, timeout, latest, HANDOVER + timeout + SETTLING, arrival)

@@ -305,6 +305,13 @@ class Lookup:
     absence_proves: bool = False
     max_lookups: int = 6
 
+    def paged(self, cursor: str | None) -> Request:
+        """The request of the page that begins at `cursor`; None is the first."""
+        if cursor is None or self.page is None:
+            return self.request
+        turned = (self.page.query, Template(cursor, (cursor,)))
+        return replace(self.request, query=(*self.request.query, turned))
+
 
 @dataclass(frozen=True, slots=True)
 class Extension:

@@ -28,6 +28,9 @@ from forbear.rules.model import (
     WaitingFor,
 )
 
+AFTERWARDS = 900_000
+"""Time that lookups and a resend get where a decision comes after the deadline, ms."""
+
 
 @dataclass(frozen=True, slots=True)
 class Wish:
@@ -105,16 +108,36 @@ def grant(
             return Verdict(Event.NOTED)
         case Option.ABANDON | Option.REJECT:
             return discard(op, f"{wish.option} by a person", case_id)
-        case (
-            Option.RECONCILE
-            | Option.RESEND_SAME_KEY
-            | Option.SEND_NEW
-            | Option.RESUBMIT
-            | Option.CLOSE_CIRCUIT
-        ):
+        case Option.RECONCILE:
+            looked: Changes = {
+                "lookups": _raised(op.lookups, 3),
+                "step": Step.LOOKUP,
+                "waiting_for": WaitingFor.SETTLE,
+            }
+            return Verdict(Event.LOOKUP_RESUMED, _again(op, looked, now, case_id))
+        case Option.RESEND_SAME_KEY:
+            resent: Changes = {
+                "attempts": _raised(op.attempts, 1),
+                "transport_failures": _one_more(op.transport_failures),
+                "step": Step.SEND,
+                "waiting_for": None,
+            }
+            return Verdict(Event.RESEND_APPROVED, _again(op, resent, now, case_id))
+        case Option.SEND_NEW | Option.RESUBMIT | Option.CLOSE_CIRCUIT:
             raise ValueError(f"{wish.option} is not carried out here and must not be offered")
         case _:
             assert_never(wish.option)
+
+
+def _again(op: Operation, granted: Changes, now: int, case_id: str) -> Changes:
+    """What is granted, due now, and time for it where none is left."""
+    return granted | {
+        "deadline_at": max(op.deadline_at, now + AFTERWARDS + 2 * op.timeout),
+        "next_at": now,
+        "delay": None,
+        "delay_source": DelaySource.MANUAL_EXTENSION,
+        "authorisation": case_id,
+    }
 
 
 def discard(op: Operation, why: str, authorisation: str | None = None) -> Verdict:

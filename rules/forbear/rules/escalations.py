@@ -114,6 +114,8 @@ EXECUTED = frozenset(
         Option.USE_UNVALIDATED_RESULT,
         Option.CANCEL_AT_PROVIDER,
         Option.REBIND,
+        Option.RECONCILE,
+        Option.RESEND_SAME_KEY,
         Option.ABANDON,
         Option.APPROVE,
         Option.REJECT,
@@ -142,6 +144,7 @@ def offers(
     op: Operation,
     reason: Reason,
     contract: Contract | None,
+    now: int,
 ) -> tuple[Offer, ...]:
     """The options the reason fixes, less what the contract or the facts rule out.
 
@@ -151,7 +154,7 @@ def offers(
     return tuple(
         _offer(op, option, action)
         for option in OPTIONS[reason]
-        if option in EXECUTED and _possible(op, reason, option, contract, action)
+        if option in EXECUTED and _possible(op, reason, option, contract, action, now)
     )
 
 
@@ -179,8 +182,14 @@ def _possible(
     option: Option,
     contract: Contract | None,
     action: Action | None,
+    now: int,
 ) -> bool:
     match option:
+        case Option.RECONCILE:
+            return action is not None and action.lookup is not None and not has_handle(op)
+        case Option.RESEND_SAME_KEY:
+            key_until = _honoured_until(op, action)
+            return key_until is not None and now < key_until
         case Option.EXTEND:
             return resumable(op) and op.extensions.left > 0 and isinstance(action, Job)
         case Option.CHECK_AGAIN if reason in (Reason.EGRESS_REFUSED, Reason.INTEGRATION_FAILURE):
@@ -205,6 +214,13 @@ def _possible(
             return not has_handle(op) or reason is Reason.NOT_FOUND
         case _:
             return True
+
+
+def _honoured_until(op: Operation, action: Action | None) -> int | None:
+    """Until when the provider recognises the key of an action that was sent, if it has one."""
+    if action is None or action.idempotency is None or op.wire_key is None or op.sent_at is None:
+        return None
+    return op.sent_at + action.idempotency.window
 
 
 def _offer(op: Operation, option: Option, action: Action | None) -> Offer:
@@ -266,6 +282,14 @@ def _words(
                 "you looked at the provider and nothing is there; no request",
                 {},
             )
+        case Option.RECONCILE:
+            return ("look it up again", "up to 3 more lookups; never the write itself", {})
+        case Option.RESEND_SAME_KEY:
+            return (
+                "resend with the same key",
+                "one more request; the provider recognises the key and does it once",
+                {},
+            )
         case Option.APPROVE:
             return ("approve", "the stored request is sent, exactly as shown", {})
         case Option.REJECT:
@@ -299,12 +323,13 @@ def case_text(
     *,
     console: str | None = None,
     sent_as: str | None = None,
-    lookup: bool = False,
+    action: Action | None = None,
     evidence: str | None = None,
 ) -> str:
     """The whole question, one labelled line per fact; lines that do not apply are left out.
 
-    `sent_as` is method and path of the action's request; `evidence` is what came in late.
+    `sent_as` is method and path of the action's request, `action` the contract's words on lookup
+    and key; `evidence` is what came in late.
     """
     job = op.request_class is RequestClass.READ or _is_safe_job(op)
     name = inert(op.label or f"{op.provider}.{op.action}", 120)
@@ -319,7 +344,7 @@ def case_text(
     if job and op.provider_state is not None:
         lines.append(f"Last state: {inert(op.provider_state, 120)}")
     if not job:
-        lines += _write_lines(op, sent_as, lookup)
+        lines += _write_lines(op, sent_as, action, now)
     lines.append(f"Elapsed time: {length(now - (op.sent_at or op.created_at))}")
     if has_handle(op):
         used, most = op.status_requests.used, op.status_requests.max
@@ -350,7 +375,7 @@ def _until(op: Operation, now: int) -> str:
     return ""
 
 
-def _write_lines(op: Operation, sent_as: str | None, lookup: bool) -> list[str]:
+def _write_lines(op: Operation, sent_as: str | None, action: Action | None, now: int) -> list[str]:
     lines: list[str] = []
     if op.sent_at is not None and op.attempts.used:
         times = {1: "once", 2: "twice"}.get(op.attempts.used, f"{op.attempts.used} times")
@@ -365,12 +390,31 @@ def _write_lines(op: Operation, sent_as: str | None, lookup: bool) -> list[str]:
             else "none (the request may have arrived)"
         )
         lines.append(f"Answer: {answer}")
-        lines.append(f"Lookup: {'the contract declares one' if lookup else 'none declared'}")
-        if op.wire_key is None:
-            lines.append("Key: none, the provider cannot recognise a repetition")
-        else:
-            lines.append("Key: yes, sent with the request")
+        lines.append(f"Lookup: {_lookup_line(op, action, now)}")
+        lines.append(f"Key: {_key_line(op, action, now)}")
     return lines
+
+
+def _lookup_line(op: Operation, action: Action | None, now: int) -> str:
+    if action is None or action.lookup is None:
+        return "none declared"
+    absent = (op.search or {}).get("absent", [])
+    told = f"{op.lookups.used} of {op.lookups.max}"
+    if absent:
+        told += f", last {_minute(absent[-1], now)}Z, not found"
+    proves = "absence proves that nothing happened" if action.lookup.absence_proves else None
+    return f"{told}; {proves or 'absence proves nothing'}"
+
+
+def _key_line(op: Operation, action: Action | None, now: int) -> str:
+    until = _honoured_until(op, action)
+    if op.wire_key is None:
+        return "none, the provider cannot recognise a repetition"
+    if until is None:
+        return "yes, sent with the request"
+    if until <= now:
+        return f"yes, but the provider honoured it only until {_minute(until, now)}Z"
+    return f"yes, the provider honours it until {_minute(until, now)}Z"
 
 
 def length(milliseconds: int) -> str:

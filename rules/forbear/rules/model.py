@@ -319,6 +319,8 @@ class Operation:
     lease_until: int | None
     """Milliseconds of CLOCK_BOOTTIME on the boot `lease_boot`."""
     fence: int
+    search: Mapping[str, Any] | None = None
+    """How far the reconciliation of an unclear write is."""
     section: str = ""
     """Digest of the contract's section that the operation was last run under."""
     not_before: int | None = None

@@ -18,7 +18,7 @@ from forbear.rules.conclusions import (
     stopped,
     story_of,
 )
-from forbear.rules.contract import ClassLimits, Contract
+from forbear.rules.contract import Action, ClassLimits, Contract
 from forbear.rules.lifecycle import Event
 from forbear.rules.model import (
     Budget,
@@ -29,16 +29,24 @@ from forbear.rules.model import (
     Reason,
     RequestClass,
 )
+from forbear.rules.reconciliation import made_unclear
 from forbear.rules.schedule import beyond_end, end_reason, last_start, stated_wait
 from forbear.rules.signals import Meaning, Signal
 from forbear.rules.steps import scope_of
 
 
 def without_effect(
-    op: Operation, contract: Contract, signal: Signal, seen: Changes, now: int, u: float
+    op: Operation,
+    contract: Contract,
+    action: Action,
+    signal: Signal,
+    seen: Changes,
+    now: int,
+    u: float,
 ) -> Verdict:
     """Outcome by class: retry what certainly did nothing, never repeat what may have done it."""
     read = op.request_class is RequestClass.READ
+    repeated = op.certainty is Certainty.MAYBE_APPLIED
     match signal.meaning:
         case Meaning.AUTH:
             return stopped(Reason.AUTHORIZATION_DENIED, seen, signal)
@@ -55,6 +63,9 @@ def without_effect(
         case Meaning.REJECTED | Meaning.NOT_FOUND | Meaning.GONE:
             refused = {**seen, **REST, **failure_of(signal)}
             return Verdict(Event.FAILED, refused, story=story_of(signal))
+        case Meaning.ALREADY_EXISTS if repeated and action.lookup is not None:
+            # Most likely our own earlier attempt; only the lookup knows (section 4).
+            return made_unclear(op, contract, action, signal, seen, now, u)
         case (
             Meaning.CONFLICT
             | Meaning.KEY_REUSED
@@ -67,7 +78,7 @@ def without_effect(
         case _ if read or signal.certainty is Certainty.NOT_APPLIED:
             return _retry_failed(op, contract, signal, seen, now, u)
         case _:
-            return stopped(Reason.UNCLEAR_WRITE, seen, signal, **failure_of(signal))
+            return made_unclear(op, contract, action, signal, seen, now, u)
 
 
 def _not_sent(op: Operation, seen: Changes) -> Changes:

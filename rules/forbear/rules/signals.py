@@ -22,6 +22,7 @@ from forbear.rules.contract import (
 )
 from forbear.rules.evidence import View
 from forbear.rules.facts import Facts
+from forbear.rules.lookups import Page, read_page
 from forbear.rules.model import Certainty, JobClass, RequestClass
 from forbear.rules.ports import Reply
 from forbear.rules.reading import Answer, Reading
@@ -108,6 +109,8 @@ class Signal:
     """What was odd and ignored: an unreadable Retry-After, a malformed field."""
     fault: str | None = None
     """The sender's fault word where there was no complete answer."""
+    page: Page | None = None
+    """What a page of a lookup says."""
 
 
 # --- reading --------------------------------------------------------------------------------
@@ -407,7 +410,11 @@ def _already_ended(view: View, job: Job) -> Signal | None:
 
 def _answered(view: View) -> Signal:
     """The answer to a call, a result fetch, a cancellation or a lookup."""
-    return _checked(view, Meaning.DONE)
+    signal = _checked(view, Meaning.DONE)
+    lookup = view.action.lookup
+    if view.request.name != "lookup" or lookup is None or signal.meaning is not Meaning.DONE:
+        return signal
+    return replace(signal, page=read_page(view.answer, lookup, view.facts))
 
 
 def _checked(view: View, good: Meaning) -> Signal:

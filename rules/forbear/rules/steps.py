@@ -12,6 +12,10 @@ def request_of(op: Operation, action: Action) -> Request:
     Raises:
         LookupError: the contract no longer has it.
     """
+    if op.step is Step.LOOKUP:
+        if action.lookup is None:
+            raise LookupError(f"{action.name} declares no lookup")
+        return action.lookup.request
     if not isinstance(action, Job):
         return action.send
     match op.kind:

@@ -36,6 +36,7 @@ from forbear.rules.model import (
     Step,
     WaitingFor,
 )
+from forbear.rules.reconciliation import after_lookup, look_for
 from forbear.rules.retries import without_effect
 from forbear.rules.schedule import (
     Plan,
@@ -50,14 +51,24 @@ from forbear.rules.steps import handles, request_of
 
 
 def after_attempt(
-    op: Operation, contract: Contract, action: Action, signal: Signal, now: int, u: float
+    op: Operation,
+    contract: Contract,
+    action: Action,
+    signal: Signal,
+    now: int,
+    u: float,
+    *,
+    can_still_send: bool = False,
 ) -> Verdict:
     """The verdict on one closed attempt of `op.step`.
 
     `op` is the record as it stands, with the attempt already counted; `u` is uniform in [0, 1).
+    `can_still_send` matters to lookups only, see `reconciliation.after_lookup`.
     """
-    if not isinstance(action, Job) or op.kind is not Kind.JOB:
-        verdict = _after_request(op, contract, signal, now, u)
+    if op.step is Step.LOOKUP:
+        verdict = after_lookup(op, action, signal, now, u, can_still_send=can_still_send)
+    elif not isinstance(action, Job) or op.kind is not Kind.JOB:
+        verdict = _after_request(op, contract, action, signal, now, u)
     elif op.step is Step.STATUS:
         verdict = _after_status(op, action, signal, now, u)
     else:
@@ -256,12 +267,14 @@ def _after_submission(
             return _job_ended(job, {**seen, "accepted_at": now}, signal)
         case Meaning.CONTRADICTORY:
             return _contradicted_at_once(op, job, signal, seen, now, u)
+        case Meaning.UNTRACKED if job.lookup is not None and not op.lookups.spent:
+            return look_for(job.lookup, signal, seen, now, u)
         case Meaning.UNTRACKED:
             return stopped(Reason.ACCEPTED_UNTRACKED, seen, signal)
         case Meaning.MISMATCH:
             return stopped(Reason.BINDING_MISMATCH, seen, signal)
         case _:
-            return without_effect(op, contract, signal, seen, now, u)
+            return without_effect(op, contract, job, signal, seen, now, u)
 
 
 def _contradicted_at_once(
@@ -317,7 +330,7 @@ def _approved_first(op: Operation, job: Job, verdict: Verdict, *, first: bool) -
 
 
 def _after_request(
-    op: Operation, contract: Contract, signal: Signal, now: int, u: float
+    op: Operation, contract: Contract, action: Action, signal: Signal, now: int, u: float
 ) -> Verdict:
     seen = seen_in(op, signal, now)
     seen["certainty"] = strongest(op.certainty, signal.certainty)
@@ -333,4 +346,4 @@ def _after_request(
         case Meaning.MISMATCH:
             return stopped(Reason.BINDING_MISMATCH, seen, signal)
         case _:
-            return without_effect(op, contract, signal, seen, now, u)
+            return without_effect(op, contract, action, signal, seen, now, u)

@@ -14,7 +14,7 @@ from functools import partial
 
 from forbear.rules import signals
 from forbear.rules.facts import facts_of
-from forbear.rules.model import Kind
+from forbear.rules.model import Kind, Step
 from forbear.rules.ports import Clock, Reply, Sender
 from forbear.rules.signals import Meaning, Signal
 from forbear.rules.steps import request_of
@@ -231,6 +231,13 @@ class Worker:
         reply = await self._sender.send(reserved.permit, reserved.request)
         await self._store_outcome(reserved, reply, self._read(reserved, reply))
 
+    @staticmethod
+    def _brought_something(reserved: Reserved, signal: Signal) -> bool:
+        """Whether the answer is itself what was asked for: a result, or the answer to a call."""
+        op = reserved.operation
+        wanted = op.kind in (Kind.RESULT, Kind.CALL) and op.step is Step.SEND
+        return wanted and signal.meaning in _RESULTS
+
     def _read(self, reserved: Reserved, reply: Reply) -> Signal:
         holding, op = reserved.holding, reserved.operation
         return signals.read(
@@ -248,7 +255,7 @@ class Worker:
         return await asyncio.to_thread(
             self._artifacts.keep,
             op.id,
-            op.result_name or "result",
+            op.result_name or ("result" if op.kind is Kind.RESULT else "response"),
             reply.header("content-type"),
             reply.body,
             partial=partial,
@@ -256,7 +263,7 @@ class Worker:
 
     async def _store_outcome(self, reserved: Reserved, reply: Reply, signal: Signal) -> None:
         """Transaction 2, again and again until it is stored; until then no new permit is made."""
-        is_result = reserved.operation.kind is Kind.RESULT and signal.meaning in _RESULTS
+        is_result = self._brought_something(reserved, signal)
         settle = partial(self._store.ledger.settle, reserved=reserved, reply=reply, signal=signal)
         pause = 0.25
         self._unstored += 1

@@ -162,7 +162,7 @@ def _not_offered(
     op: Operation, case: Case, wish: Wish, holding: Holding | None, now: int
 ) -> Refusal | None:
     contract = holding.contract if holding is not None else None
-    offered = [str(offer.option) for offer in escalations.offers(op, case.reason, contract)]
+    offered = [str(offer.option) for offer in escalations.offers(op, case.reason, contract, now)]
     if str(wish.option) not in offered:
         return Refusal(
             Code.OPTION_NOT_OFFERED,

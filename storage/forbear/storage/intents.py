@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import sqlalchemy as sa
@@ -12,7 +12,40 @@ from sqlalchemy import Connection
 from forbear.rules.model import Budget, Kind, Operation
 from forbear.rules.ports import Outbound
 from forbear.storage import rows
-from forbear.storage.schema import LIVE, operations, requests, tasks
+from forbear.storage.schema import LIVE, ended_tasks, operations, requests, tasks
+
+
+@dataclass(frozen=True, slots=True)
+class EndedTask:
+    """The task was ended: it takes no new work."""
+
+    task: str
+    at: int
+
+
+def ended_task(connection: Connection, principal: str, task: str) -> EndedTask | None:
+    query = sa.select(ended_tasks.c.ended_at).where(
+        ended_tasks.c.principal == principal, ended_tasks.c.task == task
+    )
+    at = connection.execute(query).scalar()
+    return None if at is None else EndedTask(task, at)
+
+
+def end_task(connection: Connection, principal: str, task: str, why: str, now: int) -> list[str]:
+    """Close a task for new work; returns its operations that are not over and are in no other."""
+    if ended_task(connection, principal, task) is None:
+        row = {"principal": principal, "task": task, "ended_at": now, "why": why}
+        connection.execute(sa.insert(ended_tasks), row)
+    ended = sa.select(ended_tasks.c.task).where(ended_tasks.c.principal == principal)
+    mine = sa.select(tasks.c.operation_id).where(tasks.c.task == task)
+    alive = sa.select(tasks.c.operation_id).where(tasks.c.task.not_in(ended))
+    query = sa.select(operations.c.id).where(
+        operations.c.principal == principal,
+        sa.text(LIVE),
+        operations.c.id.in_(mine),
+        operations.c.id.not_in(alive),
+    )
+    return list(connection.execute(query.order_by(operations.c.number)).scalars())
 
 
 def by_key(connection: Connection, op: Operation) -> Operation | None:

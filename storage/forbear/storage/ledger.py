@@ -29,7 +29,6 @@ from forbear.rules.model import (
     Attempt,
     Certainty,
     Code,
-    DelaySource,
     Kind,
     Notice,
     Operation,
@@ -37,18 +36,20 @@ from forbear.rules.model import (
     Refusal,
     State,
     Step,
-    Trigger,
     WaitingFor,
 )
 from forbear.rules.ports import Clock, Moment, Outbound, Permit, Random, Reply
+from forbear.rules.reconciliation import found_late
 from forbear.rules.requests import RenderError, render
 from forbear.rules.signals import Meaning, Signal
 from forbear.rules.verdicts import Verdict, after_attempt, stop
-from forbear.storage import audit, deciding, register, roster, rows
+from forbear.storage import audit, deciding, intents, register, reserving, roster, rows
 from forbear.storage.deciding import Decided
 from forbear.storage.intents import (
+    EndedTask,
     add_task,
     by_key,
+    ended_task,
     inherit,
     plain,
     same_intent,
@@ -60,7 +61,6 @@ from forbear.storage.outcomes import (
     evidence_of,
     in_words,
     outcome_of,
-    spend,
     watched_already,
     with_pending,
     without_contract,
@@ -140,9 +140,13 @@ class Ledger:
 
     def accept(
         self, connection: Connection, draft: Draft, holding: Holding
-    ) -> Accepted | sameness.KeyConflict | sameness.Duplicate:
+    ) -> Accepted | sameness.KeyConflict | sameness.Duplicate | EndedTask:
         """Insert, join or refuse. A new operation is `queued` and due at once."""
         now = self._clock.now().wall
+        if draft.task is not None:
+            ended = ended_task(connection, draft.operation.principal, draft.task)
+            if ended is not None:
+                return ended
         match self._judge(connection, draft, now):
             case sameness.Join(known):
                 return self._join(connection, known, draft.task, now)
@@ -270,24 +274,15 @@ class Ledger:
             stopped = stop(Reason.INTEGRATION_FAILURE, why=str(error))
             self._apply(connection, op, stopped, audit.Code.ENDED, now.wall, holding)
             return True
-        number = _attempts_so_far(connection, op.id) + 1
-        trigger = _trigger(op, number)
+        number = reserving.attempts_so_far(connection, op.id) + 1
+        trigger = reserving.trigger_of(op, number)
         changes: dict[str, object] = {"fence": op.fence + 1, "next_at": now.wall + admitted.lease}
         if op.section != holding.action.section:
             changes["section"] = holding.action.section
             body = {"section": holding.action.section}
             audit.append(connection, op.id, now.wall, audit.Code.CONTRACT_NOTED, body)
-        event = Event.NOTED
-        if admitted.step is Step.SEND:
-            event = Event.ADMITTED
-            changes |= {
-                "attempts": spend(op.attempts),
-                "sent_at": op.sent_at or now.wall,
-                "waiting_for": None,
-            }
-        else:
-            changes["status_requests"] = spend(op.status_requests)
-            changes["waiting_for"] = WaitingFor.PROVIDER
+        changes |= reserving.counted(op, admitted.step, now.wall)
+        event = Event.ADMITTED if admitted.step is Step.SEND else Event.NOTED
         attempt_id = f"att_{self._random.token(20)}"
         lease = {
             "lease_owner": self.owner,
@@ -352,10 +347,17 @@ class Ledger:
         admitted: admission.Admit,
     ) -> Outbound:
         """The stored request of the action; an observation is rendered from the contract."""
-        action = holding.action
+        contract, action = holding.contract, holding.action
+        facts = facts_of(op, contract, parent)
         if admitted.step is Step.STATUS and isinstance(action, Job):
-            facts = facts_of(op, holding.contract, parent)
-            return render(holding.contract, action.status, facts, timeout=admitted.timeout)
+            return render(contract, action.status, facts, timeout=admitted.timeout)
+        if admitted.step is Step.LOOKUP and action.lookup is not None:
+            cursor = (op.search or {}).get("cursor")
+            page = action.lookup.paged(cursor)
+            return render(contract, page, facts, timeout=admitted.timeout)
+        if reserving.repeats_aloud(op, action):
+            again = replace(facts, attempt=op.attempts.used + 1)
+            return render(contract, action.send, again, timeout=admitted.timeout)
         return replace(stored_request(connection, op.id), timeout=admitted.timeout)
 
     def _hold(self, connection: Connection, op: Operation, hold: admission.Hold, now: int) -> None:
@@ -400,7 +402,7 @@ class Ledger:
             )
         )
         signal = Signal(Meaning.NO_ANSWER, Certainty.MAYBE_APPLIED, fault="crash")
-        verdict = self._verdict(op, holding, signal, now.wall)
+        verdict = self._verdict(connection, op, holding, signal, now.wall)
         self._apply(
             connection,
             op,
@@ -467,7 +469,7 @@ class Ledger:
             "answered": audit.Code.ANSWERED,
             "not_sent": audit.Code.NOT_SENT,
         }.get(outcome, audit.Code.NO_ANSWER)
-        verdict = with_pending(op, self._verdict(op, reserved.holding, signal, now))
+        verdict = with_pending(op, self._verdict(connection, op, reserved.holding, signal, now))
         verdict = watched_already(connection, op, verdict)
         if result is not None and verdict.event is Event.SUCCEEDED:
             verdict = replace(verdict, changes={**verdict.changes, "result": result})
@@ -521,9 +523,13 @@ class Ledger:
         }
         if signal.take:
             body["take"] = dict(signal.take)
-        ends = signal.meaning in _ENDS and op.state is State.WAITING
-        if ends and open_attempt(connection, op.id) is None:
-            verdict = self._verdict(op, reserved.holding, signal, now)
+        verdict = None
+        if open_attempt(connection, op.id) is None:
+            if signal.meaning in _ENDS and op.state is State.WAITING:
+                verdict = self._verdict(connection, op, reserved.holding, signal, now)
+            elif signal.meaning in _DONE and op.state is State.UNCLEAR:
+                verdict = found_late(op, reserved.holding.action, signal, now)
+        if verdict is not None:
             return self._apply(
                 connection, op, verdict, audit.Code.LATE_EVIDENCE, now, reserved.holding, body=body
             )
@@ -586,6 +592,21 @@ class Ledger:
         now = self._clock.now().wall
         return deciding.drop(connection, operation_id, why, holding, now, self._random)
 
+    def end_task(
+        self, connection: Connection, principal: str, task: str, why: str
+    ) -> list[Operation]:
+        """Take no new work for a task, and drop what has not been sent of it.
+
+        Returns the operations that this touched, as they are now. One that also belongs to another
+        task goes on.
+        """
+        now = self._clock.now().wall
+        dropped = [
+            deciding.drop(connection, operation_id, why, None, now, self._random)
+            for operation_id in intents.end_task(connection, principal, task, why, now)
+        ]
+        return [op for op in dropped if op is not None]
+
     # --- processes --------------------------------------------------------------------------
 
     def register(
@@ -605,11 +626,35 @@ class Ledger:
 
     # --- shared -----------------------------------------------------------------------------
 
-    def _verdict(self, op: Operation, holding: Holding | None, signal: Signal, now: int) -> Verdict:
+    def _verdict(
+        self,
+        connection: Connection,
+        op: Operation,
+        holding: Holding | None,
+        signal: Signal,
+        now: int,
+    ) -> Verdict:
         if holding is None or holding.action.binding != op.binding:
             return without_contract(op, signal, now)
-        uniform = self._random.uniform()
-        return after_attempt(op, holding.contract, holding.action, signal, now, uniform)
+        return after_attempt(
+            op,
+            holding.contract,
+            holding.action,
+            signal,
+            now,
+            self._random.uniform(),
+            can_still_send=op.step is Step.LOOKUP and self._can_still_send(connection, op),
+        )
+
+    def _can_still_send(self, connection: Connection, op: Operation) -> bool:
+        """Whether a process that may be alive holds an attempt of this write that others closed."""
+        lost = sa.select(attempts.c.owner).where(
+            attempts.c.operation_id == op.id,
+            attempts.c.step == str(Step.SEND),
+            attempts.c.outcome == "unknown",
+            attempts.c.late.is_(False),
+        )
+        return any(self._liveness.alive(owner) for owner in connection.execute(lost).scalars())
 
     def _apply(
         self,
@@ -636,18 +681,8 @@ class Ledger:
         )
 
 
+_DONE = frozenset({Meaning.ACCEPTED, Meaning.DONE, Meaning.SUCCEEDED})
 _ENDS = frozenset({Meaning.SUCCEEDED, Meaning.FAILED, Meaning.CANCELLED, Meaning.EXPIRED})
 
 
 # --- pieces of transaction 1 ----------------------------------------------------------------
-
-
-def _attempts_so_far(connection: Connection, operation_id: str) -> int:
-    query = sa.select(sa.func.count()).where(attempts.c.operation_id == operation_id)
-    return connection.execute(query).scalar_one()
-
-
-def _trigger(op: Operation, number: int) -> Trigger:
-    if op.delay_source is DelaySource.MANUAL_EXTENSION:
-        return Trigger.OPERATOR
-    return Trigger.AGENT if number == 1 else Trigger.SCHEDULE

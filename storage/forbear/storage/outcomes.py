@@ -9,7 +9,16 @@ from sqlalchemy import Connection
 
 from forbear.rules import decisions, escalations
 from forbear.rules.lifecycle import Event
-from forbear.rules.model import Budget, Certainty, Kind, Operation, Reason, RequestClass, Step
+from forbear.rules.model import (
+    Budget,
+    Certainty,
+    Kind,
+    Operation,
+    Reason,
+    RequestClass,
+    State,
+    Step,
+)
 from forbear.rules.ports import Reply
 from forbear.rules.signals import Meaning, Signal
 from forbear.rules.verdicts import Verdict, stop
@@ -33,7 +42,8 @@ _KEPT = 65_536
 def evidence_of(op: Operation, reply: Reply, signal: Signal) -> dict[str, object]:
     """The columns of an attempt that tell what came of it."""
     # A body that only says "still running" is not worth its space; a result is an artifact.
-    kept = signal.meaning is not Meaning.WAITING and op.kind is not Kind.RESULT
+    artifact = op.kind in (Kind.RESULT, Kind.CALL) and signal.meaning is Meaning.DONE
+    kept = signal.meaning is not Meaning.WAITING and not artifact
     return {
         "certainty": str(signal.certainty),
         "status": reply.status,
@@ -68,7 +78,7 @@ def add_evidence(
     case = open_case(connection, op.id)
     if case is None:
         return
-    offered = escalations.offers(op, case.reason, holding.contract)
+    offered = escalations.offers(op, case.reason, holding.contract, now)
     text = case_text(op, case.reason, offered, now, holding, evidence=words)
     connection.execute(
         sa.update(cases).where(cases.c.id == case.id).values(text=text, revision=case.revision + 1)
@@ -89,7 +99,11 @@ def with_pending(op: Operation, verdict: Verdict) -> Verdict:
     """Apply an end that was asked for while the attempt was out: keep effects, make no retry."""
     if op.pending is None:
         return verdict
+    if op.state is State.UNCLEAR and verdict.event is Event.OBSERVED:
+        return verdict  # what may have been applied stays, and is looked for (section 5)
     changes = {**verdict.changes, "pending": None}
+    if verdict.event is Event.MADE_UNCLEAR and changes.get("step") is Step.SEND:
+        return stop(Reason.UNCLEAR_WRITE, changes, **verdict.story)
     judged = replace(op, **fields(changes))
     goes_on = verdict.event in (Event.POSTPONED, Event.OBSERVED, Event.ACCEPTED)
     asks_for_nothing = verdict.event is Event.STOPPED and escalations.may_send_again(judged)
@@ -107,6 +121,8 @@ def with_pending(op: Operation, verdict: Verdict) -> Verdict:
 
 def without_contract(op: Operation, signal: Signal, now: int) -> Verdict:
     """What follows when the contract that could read the answer is not at hand."""
+    if op.step is Step.LOOKUP:
+        return stop(Reason.UNCLEAR_WRITE)
     if op.step is Step.STATUS:
         changes = {
             "transport_failures": spend(op.transport_failures),

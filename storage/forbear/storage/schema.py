@@ -135,6 +135,7 @@ operations = sa.Table(
     sa.Column("treat", JSON, nullable=False),
     sa.Column("once", sa.Text),
     sa.Column("pending", JSON),
+    sa.Column("search", JSON),
     sa.Column("not_before", sa.BigInteger),
     sa.Column("lease_owner", sa.Text),
     sa.Column("lease_boot", sa.Text),
@@ -230,6 +231,16 @@ tasks = sa.Table(
     sa.Column("task", sa.Text, primary_key=True),
     sa.Index("ix_tasks_task", "task"),
 )
+
+ended_tasks = sa.Table(
+    "ended_tasks",
+    metadata,
+    sa.Column("principal", sa.Text, primary_key=True),
+    sa.Column("task", sa.Text, primary_key=True),
+    sa.Column("ended_at", sa.BigInteger, nullable=False),
+    sa.Column("why", sa.Text, nullable=False),
+)
+"""Tasks that their agent ended: they take no new work."""
 
 attempts = sa.Table(
     "attempts",

@@ -219,7 +219,7 @@ def _open(
     holding: Holding | None,
 ) -> Case:
     _close_case(connection, op.id, now, "replaced by a new case")
-    offered = escalations.offers(op, reason, holding.contract if holding else None)
+    offered = escalations.offers(op, reason, holding.contract if holding else None, now)
     values: dict[str, object] = {
         "id": f"esc_{ids.token(16)}",
         "operation_id": op.id,
@@ -268,7 +268,7 @@ def case_text(
         now,
         console=console,
         sent_as=sent_as if op.kind is not Kind.JOB or op.accepted_at is None else None,
-        lookup=holding is not None and holding.action.lookup is not None,
+        action=holding.action if holding is not None else None,
         evidence=evidence,
     )
 

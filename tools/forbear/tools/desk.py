@@ -9,16 +9,19 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from forbear.rules.contract import Contract, Job, Request
+from forbear.rules.contract import Action, Contract, Job, Request
 from forbear.rules.facts import facts_of
 from forbear.rules.model import (
+    Certainty,
     Kind,
     Operation,
     Priority,
     Refusal,
+    RequestClass,
     State,
     WaitingFor,
 )
@@ -26,13 +29,16 @@ from forbear.rules.ports import Clock, Random
 from forbear.rules.requests import link
 from forbear.rules.sameness import Duplicate, KeyConflict
 from forbear.storage.errors import StoreError
+from forbear.storage.intents import EndedTask
 from forbear.storage.ledger import Accepted, Draft
 from forbear.storage.store import Store
 from forbear.storage.transitions import Holding
 from forbear.tools import catalogue, drafts, refusals, story
 from forbear.tools.book import Book
 from forbear.tools.desk_port import Page, Report
+from forbear.tools.drafts import Given
 from forbear.tools.record import Record
+from forbear.tools.watch import Patience, Waiting, Watch
 
 OWN_DEADLINE = 900_000
 """Deadline of a result fetch or a cancellation, ms (behaviour.md, section 3)."""
@@ -65,7 +71,7 @@ class Desk:
         self._clock = clock
         self._caller = caller
         self._drafter = drafts.Drafter(store.key, random, caller.principal)
-        self._patience: dict[tuple[str, str], tuple[object, int, int]] = {}
+        self._watch = Watch(store, clock, self.record)
 
     # --- reading ----------------------------------------------------------------------------
 
@@ -182,12 +188,13 @@ class Desk:
             op = await self._own(operation_id)
             if isinstance(op, Refusal):
                 return op
-            seen, waits, since = self._patience.get((client, op.id), (None, 0, 0))
-            if seen is not None and await self._news(op) == seen:
-                if waits >= PATIENCE and not op.final:
-                    return self._nothing_new(op, waits + 1, since)
+            known = self._watch.known(client, op)
+            if known is not None and await self._watch.news(op) == known.news:
+                if known.waits >= PATIENCE and not op.final:
+                    return self._nothing_new(op, known)
                 if not op.final and op.state is not State.ESCALATED:
-                    op = await self._wait_for_news(op, seen, wait_seconds, report)
+                    waiting = Waiting(wait_seconds, client, report)
+                    op = await self._watch.for_news(op, known.news, waiting)
             return await self._answer(op, client)
         except StoreError:
             return refusals.store_unavailable()
@@ -196,76 +203,15 @@ class Desk:
         self, op: Operation, client: str, *, joined: bool = False, advice: str | None = None
     ) -> Record:
         """The record, counting the waits of this client that brought no news."""
+        patience = self._watch.answered(client, op, await self._watch.news(op))
+        return await self.record(op, joined=joined, advice=advice, spare_waits=patience.waits)
+
+    def _nothing_new(self, op: Operation, known: Patience) -> Refusal:
         now = self._clock.now().wall
-        news = await self._news(op)
-        seen, waits, since = self._patience.get((client, op.id), (None, 0, now))
-        waits, since = (waits + 1, since) if seen == news else (0, now)
-        self._patience[client, op.id] = (news, waits, since)
-        return await self.record(op, joined=joined, advice=advice, spare_waits=waits)
-
-    async def _news(self, op: Operation) -> object:
-        case = await self._store.read.open_case(op.id)
-        return (
-            op.state,
-            op.provider_state,
-            op.progress,
-            None if case is None else (case.id, case.revision),
-            op.result is None,
-        )
-
-    async def _wait_for_news(
-        self, op: Operation, seen: object, seconds: float, report: Report | None
-    ) -> Operation:
-        async def is_news(now: Operation) -> bool:
-            return await self._news(now) != seen
-
-        return await self._wait(op, seconds, is_news, report)
-
-    async def _wait_until(
-        self,
-        op: Operation,
-        seconds: float,
-        report: Report | None,
-        done: Callable[[Operation], bool],
-    ) -> Operation:
-        async def is_done(now: Operation) -> bool:
-            return done(now)
-
-        return await self._wait(op, seconds, is_done, report)
-
-    async def _wait(
-        self,
-        op: Operation,
-        seconds: float,
-        done: Callable[[Operation], Any],
-        report: Report | None,
-    ) -> Operation:
-        """Read the operation again at each change until `done` or until the time is over."""
-        over = asyncio.ensure_future(self._clock.sleep(seconds))
-        revision = op.revision
-        try:
-            while True:
-                news = asyncio.ensure_future(self._store.news.wait())
-                current = await self._store.read.operation(op.id)
-                op = current if current is not None else op
-                if await done(op):
-                    news.cancel()
-                    return op
-                if report is not None and op.revision != revision:
-                    revision = op.revision
-                    await report(await self.record(op))
-                await asyncio.wait({news, over}, return_when=asyncio.FIRST_COMPLETED)
-                news.cancel()
-                if over.done():
-                    latest = await self._store.read.operation(op.id)
-                    return latest if latest is not None else op
-        finally:
-            over.cancel()
-
-    def _nothing_new(self, op: Operation, waits: int, since: int) -> Refusal:
-        now = self._clock.now().wall
-        minutes = max(1, round((now - since) / 60_000))
-        return refusals.nothing_new(op.id, waits, minutes, op.next_at, now)
+        minutes = max(1, round((now - known.since) / 60_000))
+        # While a request is out, `next_at` is the end of its lease and no time of a check.
+        due = op.next_at if op.lease_owner is None else None
+        return refusals.nothing_new(op.id, known.waits + 1, minutes, due, now)
 
     # --- jobs -------------------------------------------------------------------------------
 
@@ -297,6 +243,29 @@ class Desk:
         wrong = catalogue.objections(contract, action, arguments)
         if wrong is not None:
             return wrong
+        limits = drafts.bounds(action, deadline_seconds, max_status_requests, useful_for_seconds)
+        given = Given(purpose, idempotency_key, priority, task)
+        return await self._begin(
+            action,
+            contract,
+            lambda holding: self._drafter.submission(holding, action, arguments, limits, given),
+            limits,
+            depends_on,
+            _submission_answered,
+            Waiting(wait_seconds, client, report),
+        )
+
+    async def _begin(
+        self,
+        action: Action,
+        contract: Contract,
+        draft_with: Callable[[Holding], Draft | Refusal],
+        limits: drafts.Bounds,
+        depends_on: tuple[str, ...],
+        done: Callable[[Operation], bool],
+        waiting: Waiting,
+    ) -> Record | Refusal:
+        """Store one new operation, or join the one that it is, and wait for what it brings."""
         try:
             for needed in depends_on:
                 other = await self._own(needed)
@@ -304,34 +273,144 @@ class Desk:
                     return other
                 if other.state is not State.SUCCEEDED:
                     return refusals.not_ready(other.id)
-            holding = self._book.holding(provider, job)
+            holding = self._book.holding(contract.provider, action.name)
             if holding is None or holding.credential is None:
-                return refusals.credential_missing(provider)
-            bounds = drafts.bounds(
-                action, deadline_seconds, max_status_requests, useful_for_seconds
-            )
-            draft = self._drafter.submission(
-                holding,
-                action,
-                arguments,
-                bounds,
-                purpose=purpose,
-                key=idempotency_key,
-                priority=priority,
-                task=task,
-            )
+                return refusals.credential_missing(contract.provider)
+            draft = draft_with(holding)
             if isinstance(draft, Refusal):
                 return draft
             accepted = await self._accept(draft, holding)
             if isinstance(accepted, Refusal):
                 return accepted
-            op = await self._wait_until(
-                accepted.operation, wait_seconds, report, _submission_answered
-            )
-            advice = drafts.ignored(bounds) if accepted.joined else bounds.advice
-            return await self._answer(op, client, joined=accepted.joined, advice=advice)
+            op = await self._watch.until(accepted.operation, done, waiting)
+            advice = drafts.ignored(limits) if accepted.joined else limits.advice
+            return await self._answer(op, waiting.client, joined=accepted.joined, advice=advice)
         except StoreError:
             return refusals.store_unavailable()
+
+    # --- calls ------------------------------------------------------------------------------
+
+    async def read_api(
+        self,
+        *,
+        provider: str,
+        call: str,
+        arguments: Mapping[str, Any],
+        task: str | None,
+        depends_on: tuple[str, ...],
+        deadline_seconds: int | None,
+        useful_for_seconds: int | None,
+        priority: Priority,
+        wait_seconds: float,
+        client: str,
+        report: Report | None,
+    ) -> Record | Refusal:
+        """One call of class `read`, under its scope and budgets."""
+        limits = deadline_seconds, useful_for_seconds
+        given = Given(None, None, priority, task)
+        waiting = Waiting(wait_seconds, client, report)
+        return await self._call(
+            "read_api", provider, call, arguments, limits, given, depends_on, waiting
+        )
+
+    async def write_api(
+        self,
+        *,
+        provider: str,
+        call: str,
+        arguments: Mapping[str, Any],
+        purpose: str | None,
+        task: str | None,
+        idempotency_key: str | None,
+        depends_on: tuple[str, ...],
+        deadline_seconds: int | None,
+        useful_for_seconds: int | None,
+        priority: Priority,
+        wait_seconds: float,
+        client: str,
+        report: Report | None,
+    ) -> Record | Refusal:
+        """One write, once, under its class, key, scope and budgets."""
+        limits = deadline_seconds, useful_for_seconds
+        given = Given(purpose, idempotency_key, priority, task)
+        waiting = Waiting(wait_seconds, client, report)
+        return await self._call(
+            "write_api", provider, call, arguments, limits, given, depends_on, waiting
+        )
+
+    async def _call(
+        self,
+        tool: str,
+        provider: str,
+        name: str,
+        arguments: Mapping[str, Any],
+        asked: tuple[int | None, int | None],
+        given: Given,
+        depends_on: tuple[str, ...],
+        waiting: Waiting,
+    ) -> Record | Refusal:
+        contract = self._contract(provider)
+        if isinstance(contract, Refusal):
+            return contract
+        call = contract.calls.get(name)
+        if call is None:
+            return catalogue.no_such_call(contract, name, tool)
+        reads = call.send.request_class is RequestClass.READ
+        if reads is not (tool == "read_api"):
+            return catalogue.use_other_tool(contract, call, arguments)
+        wrong = catalogue.objections(contract, call, arguments)
+        if wrong is not None:
+            return wrong
+        limits = drafts.call_bounds(call, *asked)
+        return await self._begin(
+            call,
+            contract,
+            lambda holding: self._drafter.call(holding, call, arguments, limits, given),
+            limits,
+            depends_on,
+            _call_answered,
+            waiting,
+        )
+
+    async def reconcile_write(
+        self, operation_id: str, *, wait_seconds: float, client: str, report: Report | None
+    ) -> Record | Refusal:
+        """Wait for what the lookups of an unclear write find; never a write."""
+        try:
+            op = await self._own(operation_id)
+            if isinstance(op, Refusal):
+                return op
+            if op.state is not State.UNCLEAR:
+                if op.state is State.ESCALATED and op.certainty is Certainty.MAYBE_APPLIED:
+                    return await self._answer(op, client)
+                return self._not_allowed("reconcile_write", op, None)
+            op = await self._watch.until(op, _not_unclear, Waiting(wait_seconds, client, report))
+            return await self._answer(op, client)
+        except StoreError:
+            return refusals.store_unavailable()
+
+    async def end_task(
+        self, *, task: str | None, operation_id: str | None, reason: str | None, client: str
+    ) -> Page | Refusal:
+        """Drop what has not been sent of a task, or of one operation."""
+        del client
+        why = f"ended by the agent: {reason}" if reason else "ended by the agent"
+        ledger, principal = self._store.ledger, self._caller.principal
+        try:
+            if operation_id is not None:
+                op = await self._own(operation_id)
+                if isinstance(op, Refusal):
+                    return op
+                dropped = await self._store.write(partial(ledger.drop, operation_id=op.id, why=why))
+                ended = [] if dropped is None else [dropped]
+            else:
+                end = partial(ledger.end_task, principal=principal, task=task or "", why=why)
+                ended = await self._store.write(end)
+            return [await self.record(op) for op in ended], None
+        except StoreError:
+            return refusals.store_unavailable()
+
+    # --- results and cancellations ----------------------------------------------------------
 
     async def fetch_result(
         self,
@@ -398,7 +477,7 @@ class Desk:
         *,
         joined: bool = False,
     ) -> Record:
-        op = await self._wait_until(op, wait_seconds, report, _at_rest)
+        op = await self._watch.until(op, _at_rest, Waiting(wait_seconds, client, report))
         if op.result is not None and offset is not None:
             op = replace(op, result=await self._text_from(op.result, offset))
         return await self._answer(op, client, joined=joined)
@@ -444,7 +523,9 @@ class Desk:
             accepted = await self._accept(draft, holding)
             if isinstance(accepted, Refusal):
                 return accepted
-            asked = await self._wait_until(accepted.operation, wait_seconds, report, _at_rest)
+            asked = await self._watch.until(
+                accepted.operation, _at_rest, Waiting(wait_seconds, client, report)
+            )
             return await self._answer(asked, client, joined=accepted.joined)
         except StoreError:
             return refusals.store_unavailable()
@@ -487,6 +568,8 @@ class Desk:
                 return outcome
             case KeyConflict(known):
                 return refusals.key_conflict(known.id)
+            case EndedTask(task, at):
+                return refusals.task_ended(task, at, self._clock.now().wall)
             case Duplicate(known, own):
                 now = self._clock.now().wall
                 shown = known.id if own else None
@@ -499,6 +582,15 @@ class Desk:
 def _submission_answered(op: Operation) -> bool:
     """The submission is over, or waits for something that a caller's wait cannot bring."""
     return _needs_a_person(op) or op.state not in (State.QUEUED, State.SENDING)
+
+
+def _call_answered(op: Operation) -> bool:
+    """A call is over, or its next step is the schedule's."""
+    return op.approve_by is not None or op.state not in (State.QUEUED, State.SENDING)
+
+
+def _not_unclear(op: Operation) -> bool:
+    return op.state is not State.UNCLEAR
 
 
 def _at_rest(op: Operation) -> bool:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from decimal import Decimal
 from typing import Any
 
 from forbear.rules import identity
-from forbear.rules.contract import ClassLimits, Contract, Job, Request
+from forbear.rules.contract import Action, Call, ClassLimits, Contract, Job, Request
 from forbear.rules.facts import Facts, facts_of
 from forbear.rules.labels import label
 from forbear.rules.model import (
@@ -79,11 +80,36 @@ def bounds(
     )
 
 
+def call_bounds(call: Call, deadline: int | None, useful_for: int | None) -> Bounds:
+    """`deadline` and `useful_for` in seconds; for a call both are a deadline."""
+    asked = {"deadline_seconds": deadline, "useful_for_seconds": useful_for}
+    given = [seconds * 1_000 for seconds in asked.values() if seconds is not None]
+    above = [name for name, value in asked.items() if value and value * 1_000 > call.deadline]
+    told = [f"{name} lowered to the contract's {call.deadline // 1_000}" for name in above]
+    return Bounds(
+        deadline=min([call.deadline, *given]),
+        status_requests=0,
+        useful_for=None,
+        advice="; ".join(told) or None,
+        asked=tuple(name for name, value in asked.items() if value is not None),
+    )
+
+
 def ignored(asked: Bounds) -> str | None:
     """Advice for one who joined: the operation keeps its own limits."""
     if not asked.asked:
         return None
     return f"ignored, the running operation keeps its own: {', '.join(asked.asked)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What an agent says about a request beside what it is."""
+
+    purpose: str | None
+    key: str | None
+    priority: Priority
+    task: str | None
 
 
 class Drafter:
@@ -100,41 +126,67 @@ class Drafter:
         job: Job,
         arguments: Mapping[str, Any],
         limits: Bounds,
-        *,
-        purpose: str | None,
-        key: str | None,
-        priority: Priority,
-        task: str | None,
+        given: Given,
     ) -> Draft | Refusal:
         """The draft of a job's submission."""
         contract = holding.contract
         op = _job_operation(self._blank(holding, job.send), contract, job, arguments, limits)
-        op = replace(op, purpose=purpose, key=key, priority=priority)
+        op = replace(op, purpose=given.purpose, key=given.key, priority=given.priority)
+        return self._drafted(holding, job, op, limits, given.task)
+
+    def _drafted(
+        self, holding: Holding, action: Action, op: Operation, limits: Bounds, task: str | None
+    ) -> Draft | Refusal:
         intent = identity.intent_digest(
             self._store_key,
             op.provider,
             op.account,
-            job.name,
-            job.send.method,
-            arguments,
-            job.identity,
+            action.name,
+            action.send.method,
+            op.arguments,
+            action.identity,
         )
         try:
-            facts = facts_of(op, contract)
-            request = render(contract, job.send, facts, timeout=op.timeout)
+            facts = facts_of(op, holding.contract)
+            request = render(holding.contract, action.send, facts, timeout=op.timeout)
         except RenderError as error:
             return refusals.invalid_arguments([f"/arguments: {error}"], "the same call")
-        digest = identity.request_digest(request, job.section)
+        digest = identity.request_digest(request, action.section)
+        asks = _needs_approval(action.send, op.arguments)
         return Draft(
             operation=replace(op, intent=intent, request_digest=digest),
             request=request,
             deadline=limits.deadline,
             useful_for=limits.useful_for,
-            approve_within=job.approve_within if _needs_approval(job.send) else None,
-            repeat=job.repeat,
-            repeat_window=job.repeat_window,
+            approve_within=action.approve_within if asks else None,
+            repeat=action.repeat,
+            repeat_window=action.repeat_window,
             task=task,
         )
+
+    def call(
+        self,
+        holding: Holding,
+        call: Call,
+        arguments: Mapping[str, Any],
+        limits: Bounds,
+        given: Given,
+    ) -> Draft | Refusal:
+        """The draft of one call."""
+        contract = holding.contract
+        budgets = _class_budgets(contract.classes[call.send.request_class])
+        lookups = call.lookup.max_lookups if call.lookup is not None else 0
+        op = replace(
+            self._blank(holding, call.send),
+            kind=Kind.CALL,
+            label=_label(call, arguments, contract),
+            arguments=dict(arguments),
+            timeout=max(1, min(call.send.timeout, limits.deadline // 2)),
+            lookups=Budget(0, lookups),
+            **budgets,
+        )
+        op = replace(op, purpose=given.purpose, key=given.key, priority=given.priority)
+        return self._drafted(holding, call, op, limits, given.task)
 
     def follow_up(
         self,
@@ -181,7 +233,7 @@ class Drafter:
             request=outbound,
             deadline=OWN_DEADLINE,
             useful_for=None,
-            approve_within=action.approve_within if _needs_approval(request) else None,
+            approve_within=action.approve_within if _needs_approval(request, {}) else None,
             repeat="join",
             repeat_window=action.repeat_window,
             task=None,
@@ -296,16 +348,30 @@ def _job_operation(
         "lookups": Budget(0, job.lookup.max_lookups if job.lookup is not None else 0),
         "extensions": Budget(0, stated.extension.times),
     }
-    facts = Facts(arguments=arguments, account={**contract.account, "id": blank.account})
     return replace(
         blank,
-        label=job.title if job.label is None else label(job.label, facts),
+        label=_label(job, arguments, contract),
         arguments=dict(arguments),
         timeout=max(1, min(job.send.timeout, limits.deadline // 2)),
         **budgets,
     )
 
 
-def _needs_approval(request: Request) -> bool:
-    """Only `none` needs no person; a `free` amount is still asked about by this version."""
-    return request.approval.mode != "none"
+def _label(action: Action, arguments: Mapping[str, Any], contract: Contract) -> str:
+    if action.label is None:
+        return action.title
+    account = {**contract.account, "id": contract.account.get("id", "default")}
+    return label(action.label, Facts(arguments=arguments, account=account))
+
+
+def _needs_approval(request: Request, arguments: Mapping[str, Any]) -> bool:
+    """Whether a person is asked first. A small amount may be free; a sum over time never is."""
+    free = request.approval.free
+    if request.approval.mode == "none":
+        return False
+    if free is None or "sum" in free:
+        return True
+    amount = arguments.get(free["arg"])
+    if isinstance(amount, bool) or not isinstance(amount, int | float):
+        return True
+    return bool(Decimal(str(amount)) > free["max"])

@@ -21,6 +21,14 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("provider", "account", "fingerprint", name=op.f("pk_credentials")),
     )
     op.create_table(
+        "ended_tasks",
+        sa.Column("principal", sa.Text(), nullable=False),
+        sa.Column("task", sa.Text(), nullable=False),
+        sa.Column("ended_at", sa.BigInteger(), nullable=False),
+        sa.Column("why", sa.Text(), nullable=False),
+        sa.PrimaryKeyConstraint("principal", "task", name=op.f("pk_ended_tasks")),
+    )
+    op.create_table(
         "events",
         sa.Column("sequence", sa.Integer(), autoincrement=True, nullable=False),
         sa.Column("operation_id", sa.Text(), nullable=True),
@@ -110,6 +118,7 @@ def upgrade() -> None:
         sa.Column("treat", sa.JSON(none_as_null=True), nullable=False),
         sa.Column("once", sa.Text(), nullable=True),
         sa.Column("pending", sa.JSON(none_as_null=True), nullable=True),
+        sa.Column("search", sa.JSON(none_as_null=True), nullable=True),
         sa.Column("not_before", sa.BigInteger(), nullable=True),
         sa.Column("lease_owner", sa.Text(), nullable=True),
         sa.Column("lease_boot", sa.Text(), nullable=True),

@@ -1,0 +1,57 @@
+"""Reading one page of a lookup: which items are ours, and whether there is more to read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from forbear.rules.contract import Lookup, Paging, Pointer
+from forbear.rules.facts import Facts
+from forbear.rules.ports import Json
+from forbear.rules.reading import Answer, holds_for, text_at, value_at
+from forbear.rules.values import Gap, elements, locate, text_of
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """What one page of a lookup says."""
+
+    matches: tuple[Mapping[str, str], ...] = ()
+    """What to keep of each item that is ours."""
+    more: str | None = None
+    """The cursor of the next page; an empty string is a cursor, only None is the end."""
+    readable: bool = True
+    """False: there was no list where the contract says it is, so nothing is proven."""
+
+
+def read_page(answer: Answer, lookup: Lookup, facts: Facts) -> Page:
+    """Read one complete answer to a lookup. Without `items` the body itself is the only item."""
+    if lookup.items is None:
+        items: tuple[Json, ...] = () if isinstance(answer.body, Gap) else (answer.body,)
+    else:
+        found = elements(locate(answer.body, lookup.items))
+        if found is None:
+            return Page(readable=False)
+        items = tuple(found)
+    matches = tuple(_taken(item, lookup) for item in items if holds_for(lookup.match, item, facts))
+    more = None if lookup.page is None else _next(answer, lookup.page, items)
+    return Page(matches, more)
+
+
+def _taken(item: Json, lookup: Lookup) -> Mapping[str, str]:
+    texts = {
+        name: text_of(locate(item, source))
+        for name, source in lookup.take
+        if isinstance(source, Pointer)
+    }
+    return {name: text for name, text in texts.items() if text is not None}
+
+
+def _next(answer: Answer, page: Paging, items: tuple[Json, ...]) -> str | None:
+    if page.more is not None and text_at(answer, page.more) not in ("true", "1"):
+        return None
+    if page.at is not None:
+        return text_of(value_at(answer, page.at))
+    if page.item is not None and items:
+        return text_of(locate(items[-1], page.item))
+    return None

@@ -1,0 +1,116 @@
+"""Waiting for news of an operation without looking at anything but the store."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from forbear.rules.model import Operation
+from forbear.rules.ports import Clock
+from forbear.storage.store import Store
+from forbear.tools.desk_port import Report
+from forbear.tools.record import Record
+
+REMEMBERED = 4_096
+"""Pairs of client and operation whose waits are counted; the oldest are forgotten first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """How long a caller waits for an answer, and how it hears of news meanwhile."""
+
+    seconds: float
+    client: str
+    report: Report | None
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """What a client was last told of an operation, and how often in a row that was nothing new."""
+
+    news: object
+    waits: int
+    since: int
+    """When it was new, ms."""
+
+
+class Watch:
+    """Waits on one store, and counts waits without news for each client and operation."""
+
+    def __init__(
+        self, store: Store, clock: Clock, record: Callable[[Operation], Awaitable[Record]]
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._record = record
+        self._known: dict[tuple[str, str], Patience] = {}
+
+    def known(self, client: str, op: Operation) -> Patience | None:
+        return self._known.get((client, op.id))
+
+    def answered(self, client: str, op: Operation, news: object) -> Patience:
+        """Note what a client is told now; news resets the count."""
+        before = self._known.pop((client, op.id), None)
+        if before is not None and before.news == news:
+            after = Patience(news, before.waits + 1, before.since)
+        else:
+            after = Patience(news, 0, self._clock.now().wall)
+        self._known[client, op.id] = after
+        if len(self._known) > REMEMBERED:
+            del self._known[next(iter(self._known))]
+        return after
+
+    async def news(self, op: Operation) -> object:
+        """All that counts as news: state, provider state, progress, case and result."""
+        case = await self._store.read.open_case(op.id)
+        return (
+            op.state,
+            op.provider_state,
+            op.progress,
+            None if case is None else (case.id, case.revision),
+            op.result is None,
+        )
+
+    async def for_news(self, op: Operation, seen: object, waiting: Waiting) -> Operation:
+        """The operation once there is news beside `seen`, or when the time is over."""
+
+        async def is_news(now: Operation) -> bool:
+            return await self.news(now) != seen
+
+        return await self._wait(op, is_news, waiting)
+
+    async def until(
+        self, op: Operation, done: Callable[[Operation], bool], waiting: Waiting
+    ) -> Operation:
+        """The operation once it is `done`, or when the time is over."""
+
+        async def is_done(now: Operation) -> bool:
+            return done(now)
+
+        return await self._wait(op, is_done, waiting)
+
+    async def _wait(
+        self, op: Operation, done: Callable[[Operation], Awaitable[bool]], waiting: Waiting
+    ) -> Operation:
+        """Read the operation again at each change of the store."""
+        over = asyncio.ensure_future(self._clock.sleep(waiting.seconds))
+        revision = op.revision
+        try:
+            while True:
+                # Taken before reading, so that no change between the two is missed.
+                news = asyncio.ensure_future(self._store.news.wait())
+                try:
+                    op = await self._store.read.operation(op.id) or op
+                    if await done(op):
+                        return op
+                    if waiting.report is not None and op.revision != revision:
+                        revision = op.revision
+                        await waiting.report(await self._record(op))
+                    await asyncio.wait({news, over}, return_when=asyncio.FIRST_COMPLETED)
+                finally:
+                    news.cancel()
+                if over.done():
+                    return await self._store.read.operation(op.id) or op
+        finally:
+            over.cancel()
