@@ -218,16 +218,20 @@ class Stage:
 
     async def settled(self) -> None:
         """Wait until nothing is due and no request is out."""
+        roused = False
         async with asyncio.timeout(PATIENCE):
             while True:
                 news = self.app.store.news
                 carried = [task for task in asyncio.all_tasks() if task.get_name()[:3] == "op_"]
                 if carried:
                     await asyncio.wait(carried)
-                elif await self.app.store.read.due(self.now):
-                    await news.wait()
-                else:
+                elif not await self.app.store.read.due(self.now):
                     return
+                elif roused:
+                    await news.wait()
+                else:  # the clock may have moved while the worker slept
+                    self.app.store.wake()
+                    roused = True
 
     async def passes(self, milliseconds: int) -> None:
         """Let time go by, stopping at every moment for which something is planned."""
@@ -243,7 +247,6 @@ class Stage:
         """Go to a moment at once, and see through what is due there."""
         await self.settled()
         self.clock.advance(max(0, moment - self.now) + 1)
-        self.app.store.wake()
         await self.settled()
 
     async def due(self, operation_id: str) -> Data:
@@ -390,7 +393,18 @@ async def process(
         running(settings, role=role, worker=True, clock=clock, random=_Luck()) as app,
         _client(app) as client,
     ):
-        yield Stage(provider, home, clock, app, client)
+        pulse = asyncio.create_task(_pulse(app))
+        try:
+            yield Stage(provider, home, clock, app, client)
+        finally:
+            pulse.cancel()
+
+
+async def _pulse(app: App) -> None:
+    """Hear of other processes while the clock stands; the worker does it on its clock."""
+    while True:
+        await asyncio.sleep(0.02)
+        app.store.look_elsewhere()
 
 
 class _Luck:
