@@ -451,7 +451,7 @@ def test_whatever_is_offered_can_be_carried_out(op: Operation, reason: Reason) -
         op = replace(op, state=State.QUEUED)
     elif reason is Reason.REQUESTED:
         op = waiting()
-    offered = offers(op, reason, CONTRACT)
+    offered = offers(op, reason, CONTRACT, NOW)
     assert offered, "a person is never left without a choice"
     assert {offer.option for offer in offered} <= set(OPTIONS[reason]) & EXECUTED
     for offer in offered:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from tests.rules.contracts import FULL, changed, loaded
 from tests.rules.operations import (
     CONTRACT,
+    FINDABLE,
     HOUR,
     JOB,
     MINUTE,
@@ -77,13 +78,15 @@ UNSENT = queued(**STOPPED)
 UNCLEAR = sending(
     **STOPPED, certainty=Certainty.MAYBE_APPLIED, sent=True, label="Cancel sales-2026"
 )
+PLAIN = replace(CONTRACT, jobs={"export": JOB})
+"""Neither key nor lookup."""
 NO_CANCEL = replace(CONTRACT, jobs={"export": replace(JOB, cancel=None)})
 
 
 def offered(
     op: Operation, reason: Reason, contract: Contract | None = CONTRACT
 ) -> tuple[Option, ...]:
-    return tuple(offer.option for offer in offers(op, reason, contract))
+    return tuple(offer.option for offer in offers(op, reason, contract, NOW))
 
 
 @pytest.mark.parametrize("reason", Reason)
@@ -98,6 +101,9 @@ def test_a_job_with_a_handle_is_offered_all_that_the_facts_allow(reason: Reason)
     expected = [option for option in FIXED[reason] if option in EXECUTED]
     if reason not in (Reason.NOT_FOUND,):
         expected = [option for option in expected if option is not Option.CONFIRM_NOT_DONE]
+    # What we hold a handle of is observed; there is nothing to look up, and no key.
+    never = (Option.RECONCILE, Option.RESEND_SAME_KEY)
+    expected = [option for option in expected if option not in never]
     assert list(offered(op, reason)) == expected
 
 
@@ -155,7 +161,7 @@ def test_a_job_that_only_an_address_leads_to_cannot_be_confirmed_by_an_id() -> N
 
 
 def test_options_name_their_cost() -> None:
-    labels = [offer.label for offer in offers(HELD, Reason.DEADLINE_EXCEEDED, CONTRACT)]
+    labels = [offer.label for offer in offers(HELD, Reason.DEADLINE_EXCEEDED, CONTRACT, NOW)]
     assert labels == [
         "extend by 15 minutes with 4 more status requests",
         "look once more",
@@ -164,7 +170,7 @@ def test_options_name_their_cost() -> None:
     ]
     (cancel,) = [
         offer
-        for offer in offers(HELD, Reason.DEADLINE_EXCEEDED, CONTRACT)
+        for offer in offers(HELD, Reason.DEADLINE_EXCEEDED, CONTRACT, NOW)
         if offer.option is Option.CANCEL_AT_PROVIDER
     ]
     assert cancel.effect == "Work so far is lost."
@@ -180,7 +186,7 @@ def test_money_in_doubt_is_urgent() -> None:
 
 
 def text(op: Operation, reason: Reason, **more: Any) -> str:
-    return case_text(op, reason, offers(op, reason, CONTRACT), NOW, **more)
+    return case_text(op, reason, offers(op, reason, CONTRACT, NOW), NOW, **more)
 
 
 def test_the_text_of_a_job_has_these_lines() -> None:
@@ -211,9 +217,9 @@ def test_the_text_of_a_job_has_these_lines() -> None:
 
 
 def test_the_text_of_an_unclear_write_has_these_lines() -> None:
-    op = replace(UNCLEAR, kind=Kind.CANCEL, sent_at=NOW - 10 * SECOND, wire_key="k")
+    op = replace(UNCLEAR, kind=Kind.CANCEL, sent_at=NOW - 10 * SECOND)
     lines = text(
-        op, Reason.UNCLEAR_WRITE, sent_as="POST /exports/{id}/cancel", lookup=True
+        op, Reason.UNCLEAR_WRITE, sent_as="POST /exports/{id}/cancel", action=FINDABLE
     ).splitlines()
     assert lines == [
         "External write needs a decision",
@@ -221,8 +227,8 @@ def test_the_text_of_an_unclear_write_has_these_lines() -> None:
         'For: "month-end report" (agent\'s words)',
         "Sent: once, 10:19:50Z, POST /exports/{id}/cancel, account acct_17",
         "Answer: none (the request may have arrived)",
-        "Lookup: the contract declares one",
-        "Key: yes, sent with the request",
+        "Lookup: none declared",
+        "Key: none, the provider cannot recognise a repetition",
         "Elapsed time: 10 seconds",
         "Stopped because: unclear_write",
         "If nobody decides: nothing is sent",
@@ -309,7 +315,7 @@ def test_arguments_answers_and_keys_are_not_in_the_text() -> None:
         provider_request_id=SECRET,
     )
     for reason in Reason:
-        assert SECRET not in text(op, reason, sent_as="POST /exports", lookup=True)
+        assert SECRET not in text(op, reason, sent_as="POST /exports", action=FINDABLE)
 
 
 @pytest.mark.parametrize(

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.rules.operations import DEADLINE, queued
 
+from forbear.rules.admission import exhausted, overdue
 from forbear.rules.lifecycle import TRANSITIONS, Event, Impossible, advance, diagram, page
-from forbear.rules.model import FINAL, State
+from forbear.rules.model import FINAL, Budget, Certainty, Kind, Reason, State, Step
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -21,7 +24,7 @@ ALLOWED = {
     State.WAITING: "held→waiting approved→waiting observed→waiting succeeded→succeeded "
     "failed→failed cancelled→cancelled expired→expired stopped→escalated discarded→discarded",
     State.UNCLEAR: "held→unclear observed→unclear admitted→sending accepted→waiting "
-    "succeeded→succeeded stopped→escalated",
+    "succeeded→succeeded stopped→escalated discarded→discarded",
     State.ESCALATED: "wait_resumed→waiting send_resumed→delayed resend_approved→queued "
     "lookup_resumed→unclear succeeded→succeeded failed→failed discarded→discarded",
 }
@@ -58,8 +61,15 @@ def test_nothing_leaves_a_final_state() -> None:
 
 @pytest.mark.requirement("R15")
 def test_what_may_have_been_applied_is_never_dropped_by_itself() -> None:
-    assert (State.UNCLEAR, Event.DISCARDED) not in TRANSITIONS
+    """The one way to `discarded` is `superseded_by`: the lookup found a job we watch already."""
     assert (State.UNCLEAR, Event.POSTPONED) not in TRANSITIONS
+    assert (State.UNCLEAR, Event.FAILED) not in TRANSITIONS
+    op = queued(Kind.CALL, state=State.UNCLEAR, certainty=Certainty.MAYBE_APPLIED)
+    for step in (Step.SEND, Step.LOOKUP):
+        spent = replace(op, step=step, attempts=Budget(1, 1), lookups=Budget(6, 6))
+        for verdict in (overdue(spent, DEADLINE), exhausted(spent)):
+            assert verdict is not None
+            assert (verdict.event, verdict.reason) == (Event.STOPPED, Reason.UNCLEAR_WRITE)
 
 
 def test_only_decisions_lead_out_of_an_escalation() -> None:

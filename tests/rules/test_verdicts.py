@@ -50,8 +50,12 @@ KEYED = RequestClass.IDEMPOTENT_WRITE
 UNCERTAIN = RequestClass.UNCERTAIN_WRITE
 
 
+PLAIN = replace(CONTRACT, jobs={"export": JOB})
+"""Neither key nor lookup; an idempotent write is one by its nature."""
+
+
 def judge(
-    op: Operation, signal: Signal, *, contract: Contract = CONTRACT, u: float = MIDDLE
+    op: Operation, signal: Signal, *, contract: Contract = PLAIN, u: float = MIDDLE
 ) -> Verdict:
     return after_attempt(op, contract, contract.jobs["export"], signal, NOW, u)
 
@@ -160,7 +164,7 @@ def for_all(expected: Event | Reason) -> ByClass:
 
 
 WITHOUT_EFFECT: dict[Meaning, ByClass] = {
-    # meaning: (read, write with a provider key, uncertain write)
+    # meaning: (read, write that is idempotent by nature, uncertain write); no key, no lookup
     M.NOT_SENT: (E.POSTPONED, E.POSTPONED, E.POSTPONED),
     M.RATE_LIMITED: (E.POSTPONED, E.POSTPONED, Reason.RATE_LIMITED),
     M.QUOTA_EXHAUSTED: for_all(Reason.QUOTA_EXHAUSTED),
@@ -171,12 +175,11 @@ WITHOUT_EFFECT: dict[Meaning, ByClass] = {
     M.ALREADY_EXISTS: for_all(Reason.CONFLICT),
     M.REDIRECT: for_all(Reason.INTEGRATION_FAILURE),
     M.MISMATCH: for_all(Reason.BINDING_MISMATCH),
-    # Section 4 lets a keyed write be sent again with its key; this version asks instead.
-    M.SERVER_ERROR: (E.POSTPONED, Reason.UNCLEAR_WRITE, Reason.UNCLEAR_WRITE),
-    M.NO_ANSWER: (E.POSTPONED, Reason.UNCLEAR_WRITE, Reason.UNCLEAR_WRITE),
-    M.UNCLEAR: (E.POSTPONED, Reason.UNCLEAR_WRITE, Reason.UNCLEAR_WRITE),
-    M.IN_FLIGHT: (E.POSTPONED, Reason.UNCLEAR_WRITE, Reason.UNCLEAR_WRITE),
-    M.INVALID: (Reason.INVALID_RESPONSE, Reason.UNCLEAR_WRITE, Reason.UNCLEAR_WRITE),
+    M.SERVER_ERROR: (E.POSTPONED, E.MADE_UNCLEAR, Reason.UNCLEAR_WRITE),
+    M.NO_ANSWER: (E.POSTPONED, E.MADE_UNCLEAR, Reason.UNCLEAR_WRITE),
+    M.UNCLEAR: (E.POSTPONED, E.MADE_UNCLEAR, Reason.UNCLEAR_WRITE),
+    M.IN_FLIGHT: (E.POSTPONED, E.MADE_UNCLEAR, Reason.UNCLEAR_WRITE),
+    M.INVALID: (Reason.INVALID_RESPONSE, E.MADE_UNCLEAR, Reason.UNCLEAR_WRITE),
     M.INCOMPLETE: (Reason.INVALID_RESPONSE, Reason.UNCLEAR_WRITE, Reason.UNCLEAR_WRITE),
     M.RETRY_LATER: (E.POSTPONED, E.POSTPONED, Reason.UNCLEAR_WRITE),
 }
@@ -813,7 +816,7 @@ def test_a_single_submission_is_not_followed_by_another(meaning: Meaning) -> Non
 
 
 def play(
-    answers: list[Signal], contract: Contract = CONTRACT, **changes: Any
+    answers: list[Signal], contract: Contract = PLAIN, **changes: Any
 ) -> tuple[Operation, list[Verdict]]:
     """A waiting job that gets these answers in turn, until it no longer waits."""
     op, verdicts = waiting(status_requests=Budget(0, 12), **changes), list[Verdict]()

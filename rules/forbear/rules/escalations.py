@@ -16,7 +16,7 @@ from forbear.rules.model import (
     Reason,
     RequestClass,
 )
-from forbear.rules.steps import handles
+from forbear.rules.steps import handles, key_honoured_until, lookup_of
 
 OPTIONS: Mapping[Reason, tuple[Option, ...]] = {
     Reason.DEADLINE_EXCEEDED: (
@@ -186,10 +186,10 @@ def _possible(
 ) -> bool:
     match option:
         case Option.RECONCILE:
-            return action is not None and action.lookup is not None and not has_handle(op)
+            return action is not None and lookup_of(op, action) is not None and not has_handle(op)
         case Option.RESEND_SAME_KEY:
-            key_until = _honoured_until(op, action)
-            return key_until is not None and now < key_until
+            until = key_honoured_until(op, action) if action is not None else None
+            return until is not None and now < until
         case Option.EXTEND:
             return resumable(op) and op.extensions.left > 0 and isinstance(action, Job)
         case Option.CHECK_AGAIN if reason in (Reason.EGRESS_REFUSED, Reason.INTEGRATION_FAILURE):
@@ -214,13 +214,6 @@ def _possible(
             return not has_handle(op) or reason is Reason.NOT_FOUND
         case _:
             return True
-
-
-def _honoured_until(op: Operation, action: Action | None) -> int | None:
-    """Until when the provider recognises the key of an action that was sent, if it has one."""
-    if action is None or action.idempotency is None or op.wire_key is None or op.sent_at is None:
-        return None
-    return op.sent_at + action.idempotency.window
 
 
 def _offer(op: Operation, option: Option, action: Action | None) -> Offer:
@@ -396,18 +389,19 @@ def _write_lines(op: Operation, sent_as: str | None, action: Action | None, now:
 
 
 def _lookup_line(op: Operation, action: Action | None, now: int) -> str:
-    if action is None or action.lookup is None:
+    lookup = lookup_of(op, action) if action is not None else None
+    if lookup is None:
         return "none declared"
     absent = (op.search or {}).get("absent", [])
     told = f"{op.lookups.used} of {op.lookups.max}"
     if absent:
         told += f", last {_minute(absent[-1], now)}Z, not found"
-    proves = "absence proves that nothing happened" if action.lookup.absence_proves else None
+    proves = "absence proves that nothing happened" if lookup.absence_proves else None
     return f"{told}; {proves or 'absence proves nothing'}"
 
 
 def _key_line(op: Operation, action: Action | None, now: int) -> str:
-    until = _honoured_until(op, action)
+    until = key_honoured_until(op, action) if action is not None else None
     if op.wire_key is None:
         return "none, the provider cannot recognise a repetition"
     if until is None:

@@ -102,6 +102,7 @@ def made_unclear(
     lookup = _lookup(op, action)
     if (
         resendable
+        and signal.meaning in _REPEATABLE
         and (signal.status in RESENT_BY or lookup is None)
         and not _stored(signal, action)
     ):
@@ -110,6 +111,18 @@ def made_unclear(
     if lookup is not None:
         return look_for(lookup, signal, seen, now, u)
     return stopped(Reason.UNCLEAR_WRITE, seen, signal)
+
+
+_REPEATABLE = frozenset(
+    {
+        Meaning.SERVER_ERROR,
+        Meaning.NO_ANSWER,
+        Meaning.INVALID,
+        Meaning.UNCLEAR,
+        Meaning.IN_FLIGHT,
+        Meaning.RETRY_LATER,
+    }
+)
 
 
 def look_for(lookup: Lookup, signal: Signal, seen: Changes, now: int, u: float) -> Verdict:

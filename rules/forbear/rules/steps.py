@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from forbear.rules.contract import Action, Job, Request, Scope
+from forbear.rules.contract import Action, Idempotency, Job, Lookup, Request, Scope
 from forbear.rules.model import Kind, Operation, Step
 
 
@@ -27,6 +27,24 @@ def request_of(op: Operation, action: Action) -> Request:
             return action.cancel
         case _:
             return action.status if op.step is Step.STATUS else action.send
+
+
+def lookup_of(op: Operation, action: Action) -> Lookup | None:
+    """How an effect of `op` is found again. A result or a cancellation is not the action itself."""
+    return action.lookup if op.kind in (Kind.JOB, Kind.CALL) else None
+
+
+def key_of(op: Operation, action: Action) -> Idempotency | None:
+    """How the provider recognises a repetition of `op` by its key, if it promised to."""
+    return action.idempotency if op.kind in (Kind.JOB, Kind.CALL) else None
+
+
+def key_honoured_until(op: Operation, action: Action) -> int | None:
+    """When the provider forgets the key of `op`, which runs from the first permit; None if none."""
+    promise = key_of(op, action)
+    if promise is None or op.wire_key is None or op.sent_at is None:
+        return None
+    return op.sent_at + promise.window
 
 
 def handles(job: Job) -> frozenset[str]:
