@@ -244,10 +244,7 @@ class House:
             action,
             {"dataset": dataset},
             drafts.bounds(action, None, None, None),
-            purpose=None,
-            key=key,
-            priority=Priority.INTERACTIVE,
-            task=task,
+            drafts.Given(purpose=None, key=key, priority=Priority.INTERACTIVE, task=task),
         )
         assert isinstance(made, Draft), made
         return made
