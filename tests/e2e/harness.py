@@ -164,6 +164,29 @@ async def stdio(home: Path, **environment: str) -> AsyncIterator[Client]:
             yield client
 
 
+@asynccontextmanager
+async def several(home: Path, count: int) -> AsyncIterator[list[Client]]:
+    """Clients of so many `forbear serve` processes on one home, all started at once."""
+    clients: list[Client] = []
+    up, over = asyncio.Event(), asyncio.Event()
+
+    async def serve_one() -> None:
+        async with stdio(home) as client:
+            clients.append(client)
+            if len(clients) == count:
+                up.set()
+            await over.wait()
+
+    async with asyncio.TaskGroup() as tasks:
+        for _ in range(count):
+            tasks.create_task(serve_one())
+        try:
+            await up.wait()
+            yield clients
+        finally:
+            over.set()
+
+
 # --- the stage ------------------------------------------------------------------------------
 
 

@@ -392,7 +392,7 @@ async def test_lost_polls_count_and_end_as_unreachable_and_not_as_a_failed_job(
         ended = await on.end_of(job)
 
         assert ended["escalation"]["reason"] == "transport_budget_exhausted"
-        assert "may be fine" in ended["next_step"]
+        assert "could not be reached" in ended["next_step"]
         assert ended["failure"] is None
         assert ended["http"]["status"] == 503
         assert ended["http"]["provider_request_id"] == "req_7"

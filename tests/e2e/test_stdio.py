@@ -24,6 +24,7 @@ from tests.e2e.harness import (
     error,
     furnished,
     serving,
+    several,
     stdio,
     write_contract,
 )
@@ -51,10 +52,8 @@ async def ended(client: Client, operation_id: str) -> Data:
     async with asyncio.timeout(PATIENCE):
         while True:
             answer = await call(client, "check_status", operation_id=operation_id, wait_seconds=10)
-            if "error" in answer or "next_check_at" not in answer:
-                state = answer.get("state")
-                if state not in ("waiting", "sending", "queued", "delayed"):
-                    return answer
+            if answer.get("state") not in ("queued", "sending", "waiting", "delayed"):
+                return answer
 
 
 @pytest.mark.requirement("D05")
@@ -64,21 +63,15 @@ async def test_db_01_four_processes_on_one_home_send_nothing_twice_and_never_mee
     async with furnished(tmp_path, FAST, states=None) as provider:
         for number in range(12):
             provider.job(f"exp_{number}", ["queued", "running", "running", "done"])
-        async with (
-            stdio(tmp_path) as one,
-            stdio(tmp_path) as two,
-            stdio(tmp_path) as three,
-            stdio(tmp_path) as four,
-        ):
-            clients = (one, two, three, four)
-            asked = [submit(client, f"set-{n % 12}") for n in range(12) for client in clients]
+        async with several(tmp_path, 4) as clients:
+            asked = [submit(client, f"set-{n}") for n in range(12) for client in clients]
             answers = await asyncio.gather(*asked)
             jobs = {answer["operation_id"] for answer in answers}
             assert len(jobs) == 12
             ends = await asyncio.gather(
                 *(ended(clients[n % 4], job) for n, job in enumerate(sorted(jobs)))
             )
-            full = [await status(one, job) for job in jobs]
+            full = [await status(clients[0], job) for job in jobs]
 
         assert [end["state"] for end in ends] == ["succeeded"] * 12
         assert provider.count(SUBMIT) == len(provider.effects) == 12
@@ -174,13 +167,16 @@ async def test_cl_01_a_process_stopped_between_two_checks_holds_up_nobody_and_re
                 await provider.arrived(STATUS, seen + 2)
                 os.kill(pid, signal.SIGCONT)
                 await provider.arrived(STATUS, seen + 4)
+                least = provider.count(STATUS)
                 full = await status(other, job)
+                most = provider.count(STATUS)
         finally:
             os.kill(pid, signal.SIGCONT)
 
         assert provider.count(SUBMIT) == 1
-        # Both processes look at the schedule by now, and still each check is made once.
-        assert abs(full["budgets"]["status_requests"]["used"] - provider.count(STATUS)) <= 1
+        # Both processes look at the schedule by now, and still each check is made once; the next
+        # one may be counted and not yet there.
+        assert least <= full["budgets"]["status_requests"]["used"] <= most + 1
 
 
 async def started(home: Path, **environment: str) -> asyncio.subprocess.Process:
