@@ -20,6 +20,8 @@ class MemoryDesk:
 
     answer: Record | Refusal = field(default_factory=record)
     found: Record | Page | Refusal | None = None
+    cursor: str | None = None
+    """Of the page that `end_task` answers."""
     listing: dict[str, Any] | Refusal = field(default_factory=lambda: {"actions": []})
     news: tuple[Record, ...] = ()
     """Reported while a call waits."""
@@ -155,6 +157,84 @@ class MemoryDesk:
         )
         return self.answer
 
+    async def read_api(
+        self,
+        *,
+        provider: str,
+        call: str,
+        arguments: Mapping[str, Any],
+        task: str | None,
+        depends_on: tuple[str, ...],
+        deadline_seconds: int | None,
+        useful_for_seconds: int | None,
+        priority: Priority,
+        wait_seconds: float,
+        client: str,
+        report: Report | None,
+    ) -> Record | Refusal:
+        await self._called(
+            "read_api",
+            report,
+            provider=provider,
+            call=call,
+            arguments=arguments,
+            task=task,
+            depends_on=depends_on,
+            deadline_seconds=deadline_seconds,
+            useful_for_seconds=useful_for_seconds,
+            priority=priority,
+            wait_seconds=wait_seconds,
+            client=client,
+        )
+        return self.answer
+
+    async def write_api(
+        self,
+        *,
+        provider: str,
+        call: str,
+        arguments: Mapping[str, Any],
+        purpose: str | None,
+        task: str | None,
+        idempotency_key: str | None,
+        depends_on: tuple[str, ...],
+        deadline_seconds: int | None,
+        useful_for_seconds: int | None,
+        priority: Priority,
+        wait_seconds: float,
+        client: str,
+        report: Report | None,
+    ) -> Record | Refusal:
+        await self._called(
+            "write_api",
+            report,
+            provider=provider,
+            call=call,
+            arguments=arguments,
+            purpose=purpose,
+            task=task,
+            idempotency_key=idempotency_key,
+            depends_on=depends_on,
+            deadline_seconds=deadline_seconds,
+            useful_for_seconds=useful_for_seconds,
+            priority=priority,
+            wait_seconds=wait_seconds,
+            client=client,
+        )
+        return self.answer
+
+    async def reconcile_write(
+        self, operation_id: str, *, wait_seconds: float, client: str, report: Report | None
+    ) -> Record | Refusal:
+        await self._called(
+            "reconcile_write",
+            report,
+            operation_id=operation_id,
+            wait_seconds=wait_seconds,
+            client=client,
+        )
+        return self.answer
+
     async def operation_status(
         self,
         operation_id: str | None,
@@ -179,3 +259,13 @@ class MemoryDesk:
             client=client,
         )
         return self.found if self.found is not None else self.answer
+
+    async def end_task(
+        self, *, task: str | None, operation_id: str | None, reason: str | None, client: str
+    ) -> Page | Refusal:
+        await self._called(
+            "end_task", task=task, operation_id=operation_id, reason=reason, client=client
+        )
+        if isinstance(self.answer, Refusal):
+            return self.answer
+        return [self.answer], self.cursor

@@ -167,3 +167,76 @@ def escalated(reason: Reason = Reason.REQUEST_BUDGET_EXHAUSTED) -> Record:
         case=case(reason),
         decide_at="http://127.0.0.1:8377/escalations/esc_h2n8c4",
     )
+
+
+# --- calls -----------------------------------------------------------------------------------
+
+_CALL: dict[str, Any] = {
+    **NOT_SENT,
+    "kind": Kind.CALL,
+    "provider": "pay",
+    "deadline_at": AS_OF + 15 * MINUTE,
+    "status_requests": Budget(0, 0),
+    "take": {},
+}
+
+READ: dict[str, Any] = {
+    **_CALL,
+    "action": "customer",
+    "label": "One customer",
+    "request_class": RequestClass.READ,
+    "attempts": Budget(0, 4),
+    "wait": Budget(0, 90_000),
+}
+
+WRITE: dict[str, Any] = {
+    **_CALL,
+    "action": "transfer",
+    "label": "Transfer 125.00 EUR to acct_42",
+    "request_class": RequestClass.IDEMPOTENT_WRITE,
+    "attempts": Budget(0, 3),
+    "wait": Budget(0, 120_000),
+    "wire_key": "5b1c9d2e-0000-4000-8000-000000000000",
+}
+
+ANSWERED: dict[str, Any] = {
+    "sent": True,
+    "answered": True,
+    "sent_at": AS_OF - 5_000,
+    "http_status": 200,
+    "http_at": AS_OF - 4_000,
+    "attempts": Budget(1, 4),
+}
+
+UNCLEAR: dict[str, Any] = {
+    **ANSWERED,
+    "answered": False,
+    "http_status": None,
+    "http_at": None,
+    "state": State.UNCLEAR,
+    "step": Step.LOOKUP,
+    "waiting_for": WaitingFor.SETTLE,
+    "certainty": Certainty.MAYBE_APPLIED,
+    "next_at": AS_OF + 16_800,
+    "lookups": Budget(0, 6),
+}
+
+DONE: dict[str, Any] = {
+    **ANSWERED,
+    "state": State.SUCCEEDED,
+    "waiting_for": None,
+    "next_at": None,
+    "certainty": Certainty.APPLIED,
+    "validated": True,
+    "take": {"id": "tr_9"},
+}
+
+
+def read(*, allowed: tuple[str, ...] = ("check_status",), **changes: Any) -> Record:
+    """A read that was stored and not sent yet, with some of its fields changed."""
+    return record(allowed=allowed, **{**READ, **changes})
+
+
+def write(*, allowed: tuple[str, ...] = ("check_status",), **changes: Any) -> Record:
+    """A keyed write that was stored and not sent yet, with some of its fields changed."""
+    return record(allowed=allowed, **{**WRITE, **changes})

@@ -10,15 +10,20 @@ import pytest
 from hypothesis import given
 from jsonschema import Draft202012Validator
 from tests.tools.records import (
+    ANSWERED,
     AS_OF,
+    DONE,
     ESCALATED,
     ID,
     MINUTE,
     NOT_SENT,
     SUCCEEDED,
+    UNCLEAR,
     case,
     escalated,
+    read,
     record,
+    write,
 )
 from tests.tools.test_texts import records
 
@@ -33,7 +38,7 @@ from forbear.rules.model import (
     State,
     WaitingFor,
 )
-from forbear.tools.answers import full, operation_schema, page, refusal, short
+from forbear.tools.answers import after_end, full, operation_schema, page, refusal, short
 from forbear.tools.record import Record
 
 SCHEMA = Draft202012Validator(operation_schema())
@@ -184,6 +189,14 @@ def test_the_short_record_always_has_its_first_four_and_nothing_empty(any_record
     compact(answer)
 
 
+RESULT = {
+    "name": "result",
+    "content_type": "application/json",
+    "bytes": 13,
+    "inline": {"id": "tr_9"},
+}
+
+
 @pytest.mark.requirement("M10")
 @pytest.mark.parametrize(
     "ordinary",
@@ -199,8 +212,23 @@ def test_the_short_record_always_has_its_first_four_and_nothing_empty(any_record
         replace(record(**SUCCEEDED, allowed=("fetch_result",)), results=("result",)),
         record(state=State.FAILED, failure={"code": "E7", "message": "No such data set."}),
         record(state=State.CANCELLED, waiting_for=None),
+        *(
+            call(**changes)
+            for call in (read, write)
+            for changes in (
+                {},
+                {"waiting_for": WaitingFor.SCOPE, "delay_source": DelaySource.SCOPE_LIMIT},
+                {"state": State.SENDING, "waiting_for": None},
+                {**ANSWERED, "state": State.DELAYED, "waiting_for": None, "http_status": 429},
+                UNCLEAR,
+                DONE,
+                {**DONE, "result": RESULT},
+                {**ANSWERED, "state": State.FAILED, "http_status": 503, "next_at": None},
+                {"state": State.DISCARDED, "failure": {"message": "task month-end ended"}},
+            )
+        ),
     ],
-    ids=lambda ordinary: str(ordinary.operation.state),
+    ids=lambda ordinary: f"{ordinary.operation.kind}-{ordinary.operation.state}",
 )
 def test_an_ordinary_short_answer_is_under_600_bytes(ordinary: Record) -> None:
     assert len(compact(short(ordinary))) < 600
@@ -290,6 +318,31 @@ def test_a_result_is_given_as_it_was_stored() -> None:
     assert full(fetched)["result"] == stored
     assert short(fetched)["result"] == stored
     assert short(fetched)["parent_operation_id"] == "op_parent"
+
+
+def test_what_a_call_made_at_the_provider_is_named_by_its_id() -> None:
+    for answer in (full(write(**DONE)), short(write(**DONE))):
+        assert answer["provider_job"]["id"] == "tr_9"
+    assert full(write())["provider_job"] is None
+
+
+def test_a_call_is_answered_with_its_result_in_short_and_in_full() -> None:
+    done = read(**{**DONE, "result": RESULT})
+
+    assert short(done)["result"] == RESULT
+    assert full(done)["result"] == RESULT
+    assert full(done)["request_class"] == "read"
+    assert short(done)["kind"] == "call"
+
+
+def test_the_end_of_a_task_is_a_page_with_a_next_step() -> None:
+    dropped = write(state=State.DISCARDED)
+
+    answer = after_end([dropped], None, task=True)
+
+    assert list(answer) == ["next_step", "operations"]
+    assert answer["operations"] == [short(dropped)]
+    assert after_end([dropped], "c1", task=True)["next_cursor"] == "c1"
 
 
 def test_words_of_a_provider_are_inert_data() -> None:

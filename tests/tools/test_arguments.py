@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from forbear.rules.model import Code, Refusal
 from forbear.tools import arguments
-from forbear.tools.texts import LIMIT
+from forbear.tools.phrases import LIMIT
 
 pytestmark = pytest.mark.requirement("M08")
 
@@ -21,7 +21,11 @@ MODELS: dict[str, type[arguments.Arguments]] = {
     "check_status": arguments.CheckStatus,
     "fetch_result": arguments.FetchResult,
     "cancel_job": arguments.CancelJob,
+    "read_api": arguments.ReadApi,
+    "write_api": arguments.WriteApi,
+    "reconcile_write": arguments.ReconcileWrite,
     "operation_status": arguments.OperationStatus,
+    "end_task": arguments.EndTask,
 }
 JOB: dict[str, Any] = {"provider": "exp", "job": "export", "arguments": {"dataset": "sales"}}
 
@@ -142,6 +146,68 @@ def test_the_corrected_call_of_anything_at_all_is_accepted(
             "/reason: is missing",
             'cancel_job(operation_id="op_1", reason="<reason>")',
         ),
+        (
+            "read_api",
+            {"provider": "pay", "call": "customer", "id": "7"},
+            "the call's own arguments go into `arguments`",
+            'read_api(provider="pay", call="customer", arguments={"id":"7"})',
+        ),
+        (
+            "write_api",
+            {"provider": "pay", "job": "transfer", "params": {"amount": 1}, "key": "k1"},
+            "/job: is not known here; the right name is `call`",
+            'write_api(provider="pay", call="transfer", arguments={"amount":1}, '
+            'idempotency_key="k1")',
+        ),
+        (
+            "write_api",
+            {},
+            "/call: is missing",
+            'write_api(provider="<provider from list_actions>", '
+            'call="<call from list_actions>", arguments={})',
+        ),
+        (
+            "read_api",
+            {"provider": "pay", "call": "customer", "arguments": {}, "purpose": "x"},
+            "/purpose: is not known here",
+            'read_api(provider="pay", call="customer", arguments={"purpose":"x"})',
+        ),
+        (
+            "reconcile_write",
+            {"id": "op_1"},
+            "/id: is not known here; the right name is `operation_id`",
+            'reconcile_write(operation_id="op_1")',
+        ),
+        (
+            "end_task",
+            {},
+            "/task: is missing; give either task or operation_id",
+            'end_task(task="<your task\'s name>")',
+        ),
+        (
+            "end_task",
+            {"task": None, "reason": "done"},
+            "/task: is missing; give either task or operation_id",
+            'end_task(task="<your task\'s name>", reason="done")',
+        ),
+        (
+            "end_task",
+            {"task": "month-end", "operation_id": "op_1"},
+            "/task: give either task or operation_id, not both",
+            'end_task(operation_id="op_1")',
+        ),
+        (
+            "end_task",
+            {"task_id": "month-end"},
+            "/task_id: is not known here; the right name is `task`",
+            'end_task(task="month-end")',
+        ),
+        (
+            "end_task",
+            {"task": 7},
+            "/task: must be text",
+            'end_task(task="7")',
+        ),
     ],
 )
 def test_a_wrong_call_is_answered_with_the_place_and_the_right_call(
@@ -151,6 +217,18 @@ def test_a_wrong_call_is_answered_with_the_place_and_the_right_call(
 
     assert said in answer.message
     assert call in answer.next_step
+
+
+@pytest.mark.parametrize("named", [{"task": "month-end"}, {"operation_id": "op_1"}], ids=str)
+def test_the_end_of_one_thing_is_taken(named: dict[str, Any]) -> None:
+    taken = arguments.read("end_task", arguments.EndTask, {**named, "reason": None})
+
+    assert isinstance(taken, arguments.EndTask)
+    assert {name: getattr(taken, name) for name in named} == named
+
+
+def test_a_wrong_name_is_not_also_a_missing_one() -> None:
+    assert "missing" not in refused("end_task", {"task_id": "month-end"}).message
 
 
 @pytest.mark.parametrize("limit", [0, -1, -3600])

@@ -11,6 +11,7 @@ from tests.tools.driving import CONTRACT, Shelf, contract, shelf
 from forbear.rules.contract import ContractError
 from forbear.rules.model import Code, Refusal
 from forbear.tools import catalogue, samples
+from forbear.tools.phrases import LIMIT
 
 TYPED = (
     CONTRACT.replace(
@@ -24,6 +25,50 @@ required = ["dataset", "format"]
 properties.dataset = { type = "string", maxLength = 8 }
 properties.rows = { type = "integer", minimum = 1, maximum = 500 }
 properties.format = { enum = ["csv", "json"] }
+"""
+)
+
+
+PAYING = (
+    CONTRACT
+    + """
+instead_of_many = "customers"
+walk_limit = 20
+
+[calls.customers]
+title = "All customers"
+method = "GET"
+path = "/customers"
+page = { query = "cursor", at = "/next", items = "/data", max_pages = 20 }
+
+[calls.transfer]
+title = "Transfer money"
+label = "Transfer {arg.amount} to {arg.to}"
+class = "idempotent_write"
+method = "POST"
+path = "/transfers"
+body = { amount = "{arg.amount}", to = "{arg.to}", reference = "{ref}" }
+take = { id = "/id" }
+deadline = "10m"
+approval = "per_call"
+
+[calls.transfer.idempotency]
+at = "header:Idempotency-Key"
+
+[calls.transfer.lookup]
+method = "GET"
+path = "/transfers"
+query = { reference = "{ref}" }
+items = "/data"
+match = { "/reference" = "{ref}" }
+take = { id = "/id" }
+
+[calls.note]
+title = "Leave a note"
+label = "Note for {arg.to}"
+method = "POST"
+path = "/notes"
+body = { to = "{arg.to}" }
 """
 )
 
@@ -56,14 +101,15 @@ def test_the_listing_has_one_line_per_action_and_says_what_is_ready() -> None:
                 "provider": "exp",
                 "name": "customer",
                 "kind": "call",
+                "tool": "read_api",
                 "title": "One customer",
-                "ready": False,
-                "note": "Calls are not carried out by this version.",
+                "ready": True,
             },
             {
                 "provider": "exp",
                 "name": "export",
                 "kind": "job",
+                "tool": "submit_job",
                 "title": "Export a data set",
                 "ready": True,
             },
@@ -71,10 +117,10 @@ def test_the_listing_has_one_line_per_action_and_says_what_is_ready() -> None:
     }
 
 
-def test_without_a_key_a_job_is_listed_and_says_what_to_do() -> None:
-    [_, export] = listing(shelf(credential=None))["actions"]
-    assert export["ready"] is False
-    assert "forbear doctor" in export["note"]
+def test_without_a_key_an_action_is_listed_and_says_what_to_do() -> None:
+    for action in listing(shelf(credential=None))["actions"]:
+        assert action["ready"] is False
+        assert "forbear doctor" in action["note"]
 
 
 def test_pages_follow_one_another_without_gap_or_overlap() -> None:
@@ -158,11 +204,45 @@ def test_the_example_is_a_complete_call_that_the_schema_takes() -> None:
     jsonschema.validate(example["arguments"]["arguments"], dict(export(book).input))
 
 
-def test_a_call_is_described_but_has_no_example_to_copy() -> None:
-    found = detail(shelf(), "customer")
-    assert found["kind"] == "call"
-    assert found["ready"] is False
-    assert "example" not in found
+def test_the_details_of_a_read_are_a_complete_call_and_its_limits() -> None:
+    found = detail(shelf(PAYING), "customer")
+    assert found["ready"] is True
+    assert found["request_class"] == "read"
+    assert found["limits"] == {"deadline_seconds": 300, "walk_limit": 20}
+    assert found["instead_of_many"] == "customers"
+    assert found["example"] == {
+        "tool": "read_api",
+        "arguments": {
+            "provider": "exp",
+            "call": "customer",
+            "arguments": {"id": "<id>"},
+            "task": "<one name for your whole assignment>",
+        },
+    }
+    assert not {"key", "lookup", "repeat"} & set(found)
+    assert detail(shelf(PAYING), "customers")["limits"]["max_pages"] == 20
+
+
+def test_the_details_of_a_write_say_what_is_done_about_a_lost_answer() -> None:
+    found = detail(shelf(PAYING), "transfer")
+    assert found["request_class"] == "idempotent_write"
+    assert (found["key"], found["lookup"], found["approval"]) == (True, True, "per_call")
+    assert found["limits"] == {"deadline_seconds": 600}
+    assert found["repeat"]["window_seconds"] == 86_400
+    assert found["example"]["tool"] == "write_api"
+    assert found["example"]["arguments"]["purpose"] == "<what this is for>"
+
+
+def test_a_write_that_cannot_be_found_again_says_so() -> None:
+    found = detail(shelf(PAYING), "note")
+    assert found["request_class"] == "uncertain_write"
+    assert (found["key"], found["lookup"]) == (False, False)
+    assert found["approval"] == "per_call"
+
+
+def test_a_job_says_too_what_is_done_about_a_lost_answer() -> None:
+    found = detail(shelf(), "export")
+    assert (found["key"], found["lookup"]) == (False, False)
 
 
 def test_many_actions_of_one_provider_come_as_lines_that_say_how_to_go_on() -> None:
@@ -189,10 +269,79 @@ def test_a_wrong_name_is_answered_with_the_whole_right_call(wrong: str) -> None:
     )
 
 
-def test_a_call_named_as_a_job_is_told_so() -> None:
-    refused = catalogue.no_such_job(contract(), "customer")
+@pytest.mark.parametrize("wrong", ["custmer", "Customer", "get_customer"])
+@pytest.mark.parametrize("tool", ["read_api", "write_api"])
+@pytest.mark.requirement("M08")
+def test_a_wrong_name_of_a_call_is_answered_with_the_whole_right_call(
+    tool: str, wrong: str
+) -> None:
+    refused = catalogue.no_such_call(contract(), wrong, tool, {"id": "7"})
     assert refused.code is Code.UNKNOWN_ACTION
-    assert "is a call, not a job" in refused.message
+    assert 'read_api(provider="exp", call="customer", arguments={"id":"7"})' in refused.next_step
+
+
+def test_the_nearest_name_that_the_tool_runs_makes_the_call() -> None:
+    near = contract(CONTRACT.replace("[calls.customer]", "[calls.exports]"))
+    assert "submit_job(" in catalogue.no_such_job(near, "exporte").next_step
+    assert "read_api(" in catalogue.no_such_call(near, "exporte", "read_api").next_step
+
+
+@pytest.mark.parametrize(
+    ("name", "tool", "is_a", "right"),
+    [
+        ("customer", "write_api", "a read", 'read_api(provider="exp", call="customer", '),
+        ("customer", "submit_job", "a read", 'read_api(provider="exp", call="customer", '),
+        ("transfer", "read_api", "a write", 'write_api(provider="exp", call="transfer", '),
+        ("transfer", "submit_job", "a write", 'write_api(provider="exp", call="transfer", '),
+        ("export", "read_api", "a job", 'submit_job(provider="exp", job="export", '),
+        ("export", "write_api", "a job", 'submit_job(provider="exp", job="export", '),
+    ],
+)
+@pytest.mark.requirement("M08")
+def test_the_wrong_tool_is_answered_with_the_whole_call_of_the_right_one(
+    name: str, tool: str, is_a: str, right: str
+) -> None:
+    paying = contract(PAYING)
+    action = paying.action(name)
+    assert action is not None
+    given = samples.of(action.input)
+    if tool == "submit_job":
+        refused = catalogue.no_such_job(paying, name, given)
+    elif name == "export":
+        refused = catalogue.no_such_call(paying, name, tool, given)
+    else:
+        refused = catalogue.use_other_tool(paying, action, given)
+    assert refused.code is Code.USE_INSTEAD
+    assert f"exp.{name} is {is_a}, which {tool} does not do." in refused.message
+    assert right in refused.next_step
+    assert f"Do not try {tool} for it again." in refused.next_step
+
+
+def test_wrong_arguments_are_mended_on_the_way_to_the_right_tool() -> None:
+    paying = contract(PAYING)
+    refused = catalogue.use_other_tool(paying, paying.calls["customer"], {"ID": 7})
+    assert 'arguments={"id":' in refused.next_step
+
+
+def test_long_arguments_stay_as_they_were() -> None:
+    paying = contract(PAYING)
+    refused = catalogue.use_other_tool(paying, paying.calls["customer"], {"id": "7" * 300})
+    assert "arguments=<as before>" in refused.next_step
+    assert len(refused.next_step) <= LIMIT
+
+
+def test_a_walk_is_answered_with_the_one_call_for_all_of_them() -> None:
+    paying = contract(PAYING)
+    refused = catalogue.use_one_call(paying, paying.calls["customer"], 21)
+    assert refused.code is Code.USE_INSTEAD
+    assert "21 items one by one" in refused.message
+    assert 'read_api(provider="exp", call="customers", arguments={})' in refused.next_step
+
+
+def test_a_walk_without_another_way_is_refused_in_words() -> None:
+    found = contract()
+    refused = catalogue.use_one_call(found, found.calls["customer"], 21)
+    assert "a list, search or export" in refused.next_step
 
 
 @pytest.mark.parametrize(

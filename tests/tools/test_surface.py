@@ -1,11 +1,11 @@
-"""The six tools through the real MCP client, in both eras of the protocol."""
+"""The tools through the real MCP client, in both eras of the protocol."""
 
 from __future__ import annotations
 
 import json
 import logging
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -18,11 +18,13 @@ from mcp import Client, StdioServerParameters, stdio_client
 from mcp.server import MCPServer
 from mcp.types import CallToolResult, TextContent, TextResourceContents
 from tests.tools.desk import MemoryDesk
-from tests.tools.records import ID, SUCCEEDED, escalated, record
+from tests.tools.records import ID, SUCCEEDED, escalated, read, record, write
 
 from forbear.rules.model import Priority, Refusal, State
 from forbear.tools import refusals
 from forbear.tools.answers import full, operation_schema, refusal, short
+from forbear.tools.endings import after_end
+from forbear.tools.record import Record
 from forbear.tools.surface import SCHEMA_URI, build
 
 pytestmark = pytest.mark.anyio
@@ -33,7 +35,11 @@ TOOLS = (
     "check_status",
     "fetch_result",
     "cancel_job",
+    "read_api",
+    "write_api",
+    "reconcile_write",
     "operation_status",
+    "end_task",
 )
 GOOD_CALLS: dict[str, dict[str, Any]] = {
     "list_actions": {},
@@ -41,8 +47,22 @@ GOOD_CALLS: dict[str, dict[str, Any]] = {
     "check_status": {"operation_id": ID},
     "fetch_result": {"operation_id": ID},
     "cancel_job": {"operation_id": ID, "reason": "no longer wanted"},
+    "read_api": {"provider": "pay", "call": "customer", "arguments": {"id": "7"}},
+    "write_api": {"provider": "pay", "call": "transfer", "arguments": {"amount": 125}},
+    "reconcile_write": {"operation_id": ID},
     "operation_status": {"operation_id": ID},
+    "end_task": {"task": "month-end"},
 }
+IN_SHORT = (
+    "submit_job",
+    "check_status",
+    "fetch_result",
+    "cancel_job",
+    "read_api",
+    "write_api",
+    "reconcile_write",
+)
+"""Tools that answer one operation in short."""
 
 
 @pytest.fixture(params=["legacy", "2026-07-28"])
@@ -94,7 +114,8 @@ async def test_the_listing_is_the_one_that_was_reviewed(era: str) -> None:
 async def test_the_listing_stays_under_twelve_kilobytes(era: str) -> None:
     listed = json.dumps({"tools": await listing(era)}, separators=(",", ":"), ensure_ascii=False)
 
-    assert len(listed.encode()) < 12_000
+    # `request_decision` is to come and takes some 800 bytes of the 12 kB.
+    assert len(listed.encode()) < 11_200
 
 
 async def test_each_tool_has_a_title_one_line_and_all_four_annotations(era: str) -> None:
@@ -110,6 +131,34 @@ async def test_each_tool_has_a_title_one_line_and_all_four_annotations(era: str)
             "idempotentHint",
             "openWorldHint",
         }
+
+
+async def test_clients_can_allow_reads_without_allowing_writes(era: str) -> None:
+    hints = {tool["name"]: tool["annotations"] for tool in await listing(era)}
+
+    def told(tool: str) -> str:
+        """readOnly, destructive, idempotent, openWorld as T or F."""
+        names = ("readOnlyHint", "destructiveHint", "idempotentHint", "openWorldHint")
+        return "".join("T" if hints[tool][name] else "F" for name in names)
+
+    assert {tool: told(tool) for tool in TOOLS} == {
+        "list_actions": "TFTF",
+        "submit_job": "FFTT",
+        "check_status": "FFTT",
+        "fetch_result": "FFTT",
+        "cancel_job": "FTTT",
+        "read_api": "TFTT",
+        "write_api": "FTTT",
+        "reconcile_write": "FFTT",
+        "operation_status": "TFTF",
+        "end_task": "FTTF",
+    }
+
+
+async def test_no_schema_has_alternatives_at_its_top(era: str) -> None:
+    # Some clients refuse a whole listing for it.
+    for tool in await listing(era):
+        assert not {"oneOf", "anyOf", "allOf"} & set(tool["inputSchema"])
 
 
 async def test_schemas_have_no_titles_and_no_nulls_and_are_valid(era: str) -> None:
@@ -167,12 +216,13 @@ async def test_each_tool_keeps_the_http_fact_and_the_job_fact_apart(tool: str, e
 
     answer = result.structured_content
     assert answer is not None
+    answer = answer["operations"][0] if tool == "end_task" else answer
     assert answer["http"]["status"] == 503
     assert (answer["state"], answer["may_proceed"]) == ("waiting", False)
     assert answer["provider_job"]["state"] == "running"
 
 
-@pytest.mark.parametrize("tool", ["submit_job", "check_status", "fetch_result", "cancel_job"])
+@pytest.mark.parametrize("tool", IN_SHORT)
 async def test_an_operation_is_answered_in_short(tool: str, era: str) -> None:
     async with connected(MemoryDesk(), era) as client:
         result = await client.call_tool(tool, GOOD_CALLS[tool])
@@ -203,6 +253,35 @@ async def test_operations_are_found_page_by_page(era: str) -> None:
     assert asked[1]["state"] is State.WAITING
     assert asked[1]["cursor"] == "c1"
     assert asked[1]["limit"] == 10
+
+
+@pytest.mark.parametrize("named", [{"task": "month-end"}, {"operation_id": ID}], ids=str)
+async def test_the_end_of_a_task_is_a_page_that_says_what_to_do_now(
+    named: dict[str, str], era: str
+) -> None:
+    dropped = record(state=State.DISCARDED)
+    async with connected(MemoryDesk(answer=dropped, cursor="c2"), era) as client:
+        result = await client.call_tool("end_task", named)
+
+    assert result.structured_content == {
+        "next_step": after_end([dropped], task="task" in named),
+        "operations": [short(dropped)],
+        "next_cursor": "c2",
+    }
+
+
+@pytest.mark.parametrize("state", State)
+@pytest.mark.parametrize("call", [read, write], ids=["read", "write"])
+async def test_a_call_in_any_state_is_answered_as_its_schema_says(
+    call: Callable[..., Record], state: State, era: str
+) -> None:
+    tool = "read_api" if call is read else "write_api"
+    answer = call(state=state)
+    async with connected(MemoryDesk(answer=answer), era) as client:
+        result = await client.call_tool(tool, GOOD_CALLS[tool])
+
+    assert not result.is_error
+    assert result.structured_content == short(answer)
 
 
 async def test_a_refusal_is_an_error_result_with_its_code(era: str) -> None:
@@ -277,12 +356,71 @@ async def test_a_submission_reaches_the_desk_with_all_its_limits(era: str) -> No
     }
 
 
+async def test_a_write_reaches_the_desk_with_its_defaults(era: str) -> None:
+    desk = MemoryDesk()
+    async with connected(desk, era, client="proc-1") as client:
+        await client.call_tool("write_api", GOOD_CALLS["write_api"])
+
+    assert desk.asked == [
+        (
+            "write_api",
+            {
+                "provider": "pay",
+                "call": "transfer",
+                "arguments": {"amount": 125},
+                "purpose": None,
+                "task": None,
+                "idempotency_key": None,
+                "depends_on": (),
+                "deadline_seconds": None,
+                "useful_for_seconds": None,
+                "priority": Priority.INTERACTIVE,
+                "wait_seconds": 20,
+                "client": "proc-1",
+            },
+        )
+    ]
+
+
+@pytest.mark.parametrize("tool", ["read_api", "write_api"])
+async def test_a_call_reaches_the_desk_with_all_its_limits(tool: str, era: str) -> None:
+    limits: dict[str, Any] = {
+        "task": "month-end",
+        "depends_on": ["op_1", "op_2"],
+        "deadline_seconds": 60,
+        "useful_for_seconds": 90,
+        "priority": "background",
+        "wait_seconds": 0,
+    }
+    if tool == "write_api":
+        limits |= {"purpose": "refund order 8812", "idempotency_key": "k1"}
+    desk = MemoryDesk()
+    async with connected(desk, era) as client:
+        await client.call_tool(tool, {**GOOD_CALLS[tool], **limits})
+
+    assert desk.asked == [
+        (
+            tool,
+            {
+                **GOOD_CALLS[tool],
+                **limits,
+                "depends_on": ("op_1", "op_2"),
+                "priority": Priority.BACKGROUND,
+                "client": "stdio",
+            },
+        )
+    ]
+
+
 async def test_the_other_tools_reach_the_desk_with_their_arguments(era: str) -> None:
     desk = MemoryDesk()
     async with connected(desk, era) as client:
         await client.call_tool("check_status", {"operation_id": ID})
         await client.call_tool("fetch_result", {"operation_id": ID, "name": "log", "offset": 16})
         await client.call_tool("cancel_job", {"operation_id": ID, "reason": "wrong month"})
+        await client.call_tool("reconcile_write", {"operation_id": ID, "wait_seconds": 3})
+        await client.call_tool("end_task", {"task": "month-end", "reason": "done"})
+        await client.call_tool("end_task", {"operation_id": ID})
         await client.call_tool("list_actions", {"provider": "exp", "limit": 5})
 
     assert desk.asked == [
@@ -306,6 +444,12 @@ async def test_the_other_tools_reach_the_desk_with_their_arguments(era: str) -> 
                 "client": "stdio",
             },
         ),
+        ("reconcile_write", {"operation_id": ID, "wait_seconds": 3, "client": "stdio"}),
+        (
+            "end_task",
+            {"task": "month-end", "operation_id": None, "reason": "done", "client": "stdio"},
+        ),
+        ("end_task", {"task": None, "operation_id": ID, "reason": None, "client": "stdio"}),
         (
             "list_actions",
             {
@@ -341,6 +485,19 @@ async def test_the_other_tools_reach_the_desk_with_their_arguments(era: str) -> 
             "/limit: must be a whole number",
             "operation_status()",
         ),
+        (
+            "write_api",
+            {"provider": "pay", "action": "transfer", "amount": 125},
+            "/action: is not known here; the right name is `call`",
+            'write_api(provider="pay", call="transfer", arguments={"amount":125})',
+        ),
+        (
+            "end_task",
+            {"task": "month-end", "operation_id": ID},
+            "/task: give either task or operation_id, not both",
+            f'end_task(operation_id="{ID}")',
+        ),
+        ("end_task", {}, "/task: is missing", "end_task(task="),
     ],
 )
 async def test_a_wrong_call_never_reaches_the_desk_nor_raw_words_the_client(
@@ -377,7 +534,12 @@ async def test_bounds_of_an_answer_are_clamped(era: str) -> None:
 @pytest.mark.requirement("M08")
 @pytest.mark.parametrize(
     ("name", "right"),
-    [("submit", "submit_job("), ("check-status", "check_status("), ("xyzzy", "list_actions(")],
+    [
+        ("submit", "submit_job("),
+        ("check-status", "check_status("),
+        ("write", "write_api("),
+        ("xyzzy", "list_actions("),
+    ],
 )
 async def test_an_unknown_tool_is_answered_with_the_right_one(
     name: str, right: str, era: str
@@ -420,7 +582,7 @@ async def test_an_answer_that_cannot_be_written_down_is_a_crash_too(era: str) ->
 @pytest.mark.parametrize("tool", TOOLS, ids=lambda tool: f"MC-01-{tool}")
 async def test_a_desk_that_never_answers_is_not_waited_for(tool: str, era: str) -> None:
     desk = MemoryDesk(hang=True)
-    wait = {} if tool in ("list_actions", "operation_status") else {"wait_seconds": 0}
+    wait = {"wait_seconds": 0} if tool in IN_SHORT else {}
     async with connected(desk, era, grace=0.05) as client:
         with anyio.fail_after(10):
             result = await client.call_tool(tool, {**GOOD_CALLS[tool], **wait})

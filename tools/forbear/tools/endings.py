@@ -147,12 +147,13 @@ def _action_failed(record: Record) -> Advice:
             return _read_later(record, happened, brief)
         return Advice(happened, brief, END_TURN, _UNLESS)
     if _was_refused(operation):
-        status = f" with {operation.http_status}" if operation.http_status else ""
+        undone = "" if is_read(operation) else "; nothing was done"
+        names = "failure.message names" if (operation.failure or {}).get("message") else "is wrong"
         return Advice(
-            f"Final: {provider} refused it{status}{coded}; nothing was done.",
-            "Final: refused; nothing was done.",
-            "Change what failure.message names, or report it and end your turn.",
-            "The same request again is refused.",
+            f"Final: {provider} refused it with {operation.http_status}{coded}{undone}.",
+            f"Final: refused{undone}.",
+            f"Change what {names}, or report it and end your turn.",
+            "Do not ask for the same again unchanged.",
         )
     if is_read(operation):
         waited = operation.wait.used // 1000
@@ -160,8 +161,8 @@ def _action_failed(record: Record) -> Advice:
         tries = _times(operation.attempts.used, "try", "tries")
         return _read_later(
             record,
-            f"Final: {tries}, {waited} s waited{last}; nothing was changed.",
-            "Final: no answer after all tries; nothing was changed.",
+            f"Final: {tries}, {waited} s waited{last}; no usable answer.",
+            "Final: no usable answer after all tries.",
         )
     if operation.certainty is Certainty.NOT_APPLIED:
         return Advice(
@@ -283,6 +284,6 @@ def after_end(records: Sequence[Record], *, task: bool) -> str:
             f"{'is' if kept == 1 else 'are'} kept until the outcome is known: see operations."
         )
     else:
-        happened = "Ended: nothing of it is left to send."
+        happened = "Ended: nothing of it will be sent any more."
     new_name = " New work needs a new task name." if task else ""
     return f"{happened} Tell the user and go on or end your turn.{new_name} Do not start it again."

@@ -66,15 +66,15 @@ def instructions() -> str:
 
 _REASONS: Mapping[Reason, str] = {
     Reason.DEADLINE_EXCEEDED: "the deadline passed first",
-    Reason.USEFUL_UNTIL_PASSED: "its result would come too late to be useful",
-    Reason.REQUEST_BUDGET_EXHAUSTED: "all allowed status checks are used and it has not ended",
+    Reason.USEFUL_UNTIL_PASSED: "its result would come too late",
+    Reason.REQUEST_BUDGET_EXHAUSTED: "all allowed status checks are used",
     Reason.TRANSPORT_BUDGET_EXHAUSTED: "the provider could not be reached",
     Reason.PAST_PROVIDER_EXPIRY: "it still waits past the provider's own expiry",
     Reason.RATE_LIMITED: "the provider keeps saying slow down (429)",
     Reason.SCOPE_EXHAUSTED: "the shared limit of the provider is blocked for long",
     Reason.QUOTA_EXHAUSTED: "the provider's quota is used up",
     Reason.PROVIDER_UNREACHABLE: "the provider has answered nobody for some time",
-    Reason.UNKNOWN_STATE: "the provider named a state its contract does not know",
+    Reason.UNKNOWN_STATE: "the provider named a state unknown to its contract",
     Reason.BLOCKED_STATE: "the provider itself waits for a person",
     Reason.CONTRADICTORY_RESPONSE: "the provider says done, but the result is not there",
     Reason.INVALID_RESPONSE: "the provider's answer could not be read",
@@ -85,7 +85,7 @@ _REASONS: Mapping[Reason, str] = {
     Reason.AUTHORIZATION_DENIED: "the provider refused the credential",
     Reason.CREDENTIAL_MISSING: "the credential is missing",
     Reason.UNCLEAR_WRITE: "it was sent and no clear answer came",
-    Reason.CONFLICT: "the provider reports a conflict with an earlier request",
+    Reason.CONFLICT: "the provider sees a conflict with an earlier request",
     Reason.RECONCILIATION_CONFLICT: "looking it up found several or different matches",
     Reason.REPEATED_FAILURE: "the same failure came again and again",
     Reason.APPROVAL_REQUIRED: "a person must approve it",
@@ -264,19 +264,17 @@ def _setback(operation: Operation) -> str:
     provider, status = provider_of(operation), operation.http_status
     if operation.delay_source is DelaySource.MANUAL_EXTENSION:
         return "A person allowed another try"
-    if operation.delay_source is DelaySource.SCOPE_LIMIT:
-        return f"{provider} said slow down; nothing was changed"
-    if not operation.sent:
+    if not operation.sent and operation.delay_source is not DelaySource.SCOPE_LIMIT:
         return f"{provider} could not be reached; nothing was sent"
+    undone = "" if is_read(operation) else "; nothing was done"
+    if operation.delay_source is DelaySource.SCOPE_LIMIT:
+        return f"{provider} said slow down{undone}"
     if not operation.answered or status is None:
-        return f"{provider} did not answer; nothing was changed"
-    if status == 429:
-        return f"{provider} said slow down (429); nothing was changed"
-    if status == 503:
-        return f"{provider} is unavailable (503); nothing was changed"
-    if status >= 500:
-        return f"{provider} broke down ({status}); nothing was changed"
-    return f"{provider} put it off ({status}); nothing was changed"
+        return f"{provider} did not answer{undone}"
+    said = {429: "said slow down", 503: "is unavailable"}.get(
+        status, "broke down" if status >= 500 else "put it off"
+    )
+    return f"{provider} {said} ({status}){undone}"
 
 
 def _outage(record: Record) -> Advice:
@@ -331,8 +329,8 @@ def _escalated(record: Record) -> Advice:
     return Advice(
         f"Stopped: {why}{look}.",
         f"Stopped: {why}.",
-        f"Only a person can decide, {where(record)}: tell the user why and where, then do other "
-        "work or end your turn.",
+        f"Only a person decides, {where(record)}: tell the user why, then do other work or end "
+        "your turn.",
         "Do not submit it again or go another way."
         if operation.kind is Kind.JOB
         else "Do not repeat it or go another way.",
@@ -354,7 +352,7 @@ def _fact(operation: Operation) -> str:
         return ""
     match operation.certainty:
         case Certainty.NOT_SENT:
-            return "; it was never sent"
+            return "; never sent"
         case Certainty.NOT_APPLIED:
             return "; nothing was done"
         case Certainty.MAYBE_APPLIED:
