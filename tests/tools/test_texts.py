@@ -169,7 +169,7 @@ def everything_at_its_longest(state: State, kind: Kind) -> Iterator[Record]:
     )
     for waiting_for, reason, certainty, sent, joined in product(
         (None, *WaitingFor),
-        (None, *Reason),
+        (None, *Reason) if state is State.ESCALATED or kind is Kind.CALL else (None,),
         Certainty,
         _CLASSES_AND_STEPS,
         (False, True),
