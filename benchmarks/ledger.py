@@ -32,7 +32,7 @@ from forbear.server.clock import SystemClock, SystemRandom  # noqa: E402
 from forbear.storage.ledger import Accepted, Reserved  # noqa: E402
 from forbear.storage.store import Store  # noqa: E402
 from forbear.storage.transitions import Holding  # noqa: E402
-from forbear.tools.drafts import Drafter, bounds  # noqa: E402
+from forbear.tools.drafts import Drafter, Given, bounds  # noqa: E402
 
 CONTRACT = """
 contract = 1
@@ -69,10 +69,7 @@ async def polls(store: Store, holding: Holding, drafter: Drafter, number: int, c
         job,
         {"dataset": f"{number}"},
         bounds(job, None, None, None),
-        purpose=None,
-        key=None,
-        priority=Priority.BACKGROUND,
-        task=None,
+        Given(purpose=None, key=None, priority=Priority.BACKGROUND, task=None),
     )
     accepted = await store.write(partial(store.ledger.accept, draft=draft, holding=holding))
     assert isinstance(accepted, Accepted), accepted
@@ -81,7 +78,7 @@ async def polls(store: Store, holding: Holding, drafter: Drafter, number: int, c
         body = f'{{"id":"exp_{number}","state":"{"done" if poll == count else "running"}"}}'
         reserve = partial(store.ledger.reserve, operation_id=operation_id, holding=holding)
         while not isinstance(reserved := await store.write(reserve), Reserved):
-            await asyncio.sleep(0.001)
+            await SystemClock().sleep(0.001)
         now = SystemClock().now().wall
         reply = Reply(True, True, now, now, 200, (("Content-Length", "9"),), body.encode())
         op = reserved.operation
@@ -96,6 +93,10 @@ async def polls(store: Store, holding: Holding, drafter: Drafter, number: int, c
         await store.write(
             partial(store.ledger.settle, reserved=reserved, reply=reply, signal=signal)
         )
+
+
+def _size(folder: Path) -> int:
+    return sum(file.stat().st_size for file in folder.glob("forbear.db*"))
 
 
 async def measure(operations: int, count: int, concurrency: int) -> str:
@@ -117,7 +118,7 @@ async def measure(operations: int, count: int, concurrency: int) -> str:
         took, spent = time.perf_counter() - started, resource.getrusage(resource.RUSAGE_SELF)
         done = operations * (count + 1)
         await store.close()
-        disk = sum(file.stat().st_size for file in Path(folder).glob("forbear.db*"))
+        disk = _size(Path(folder))
     used = spent.ru_utime + spent.ru_stime - cpu.ru_utime - cpu.ru_stime
     return (
         f"concurrency {concurrency:4}: {done / took:7.0f} requests/s, "
