@@ -330,7 +330,7 @@ async def test_operations_are_found_again_by_state_task_and_page(tmp_path: Path)
         assert await find(provider="other") == ([], None)
 
 
-@pytest.mark.requirement("A03", "A04", "A09", "A01", "A02")
+@pytest.mark.requirement("A01", "A03", "A04", "A09")
 async def test_the_story_tells_each_decision_to_wait_and_who_caused_each_request(
     tmp_path: Path,
 ) -> None:

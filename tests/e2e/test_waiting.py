@@ -206,7 +206,7 @@ async def test_a_call_cancelled_in_the_middle_of_a_submission_loses_nothing(
         assert on.count(SUBMIT) == 1
 
 
-@pytest.mark.requirement("W01", "W12")
+@pytest.mark.requirement("W01")
 async def test_a_job_that_nobody_asks_about_ends_by_its_deadline(tmp_path: Path) -> None:
     async with stage(tmp_path, states=FOREVER) as on:
         job = await on.submit()
