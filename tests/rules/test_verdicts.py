@@ -258,7 +258,7 @@ def test_an_answer_to_the_action_itself(
     assert after_it.transport_failures.used == int(unsent)
     assert after_it.rate_limited.used == int(meaning is M.RATE_LIMITED)
     assert after_it.sent is not unsent
-    waits = expected is E.POSTPONED and not unsent
+    waits = expected in (E.POSTPONED, E.MADE_UNCLEAR) and not unsent
     assert (after_it.wait.used > 0) is waits
     assert verdict.notice is (
         Notice.PROVIDER_FAILURE

@@ -12,10 +12,9 @@ from math import ceil
 
 from forbear.rules.conclusions import Verdict, stop
 from forbear.rules.contract import Action, Job, Scope
-from forbear.rules.escalations import LONGEST_HOLD, has_handle
+from forbear.rules.escalations import LONGEST_HOLD, has_handle, may_send_again
 from forbear.rules.lifecycle import Event
 from forbear.rules.model import (
-    Certainty,
     DelaySource,
     Kind,
     Operation,
@@ -25,8 +24,9 @@ from forbear.rules.model import (
     Step,
     WaitingFor,
 )
-from forbear.rules.reconciliation import in_window
+from forbear.rules.reconciliation import Search
 from forbear.rules.schedule import end_of, end_reason, last_start
+from forbear.rules.steps import key_honoured_until, key_of, lookup_of
 from forbear.rules.steps import scope_of as scope_of
 
 HANDOVER = 10_000
@@ -132,7 +132,7 @@ def overdue(op: Operation, now: int) -> Verdict | None:
         return None
     if now <= last_start(op):
         return None
-    if op.state is State.UNCLEAR or (not _is_read(op) and _left_open(op)):
+    if _in_doubt(op):
         return stop(Reason.UNCLEAR_WRITE, why=str(end_reason(op)))
     if op.kind is Kind.JOB:
         return stop(end_reason(op))
@@ -153,11 +153,11 @@ def exhausted(op: Operation) -> Verdict | None:
         return None
     if op.step is Step.LOOKUP:
         # A lookup of several pages is one lookup.
-        under_way = (op.search or {}).get("cursor") is not None
+        under_way = Search.of(op).cursor is not None
         return stop(Reason.UNCLEAR_WRITE) if op.lookups.spent and not under_way else None
     if not op.attempts.spent:
         return None
-    if op.state is State.UNCLEAR:
+    if _in_doubt(op):
         return stop(Reason.UNCLEAR_WRITE)
     if op.kind is Kind.JOB:
         return stop(Reason.TRANSPORT_BUDGET_EXHAUSTED)
@@ -167,16 +167,18 @@ def exhausted(op: Operation) -> Verdict | None:
 
 def _window_over(op: Operation, action: Action, now: int) -> Verdict | None:
     """A repetition that rests on a key alone is refused once the provider forgot the key."""
-    repeats = op.step is Step.SEND and _left_open(op) and op.attempts.used > 0
-    if not repeats or _is_read(op) or action.idempotency is None:
+    repeats = op.step is Step.SEND and op.attempts.used > 0 and _in_doubt(op)
+    if not repeats or key_of(op, action) is None:
         return None
-    if in_window(op, action.idempotency, now):
+    until = key_honoured_until(op, action)
+    if until is not None and now < until:
         return None
     return stop(Reason.UNCLEAR_WRITE, why="the provider no longer honours the key")
 
 
-def _left_open(op: Operation) -> bool:
-    return op.certainty is Certainty.MAYBE_APPLIED
+def _in_doubt(op: Operation) -> bool:
+    """Whether a write may have been applied that we hold no handle of: it is never dropped."""
+    return op.state is State.UNCLEAR or not (has_handle(op) or may_send_again(op))
 
 
 def _is_read(op: Operation) -> bool:
@@ -231,8 +233,9 @@ def _grant(op: Operation, action: Action, now: int, arrival: int) -> Admit:
         timeout = action.status.timeout
         if op.once is None:
             timeout = min(timeout, end_of(op) - now)
-    if op.step is Step.LOOKUP and action.lookup is not None:
-        timeout = max(1, min(action.lookup.request.timeout, end_of(op) - now))
+    lookup = lookup_of(op, action)
+    if op.step is Step.LOOKUP and lookup is not None:
+        timeout = min(lookup.request.timeout, end_of(op) - now)
     if op.once is None:
         latest = min(latest, last_start(op))
     return Admit(op.step, timeout, latest, HANDOVER + timeout + SETTLING, arrival)

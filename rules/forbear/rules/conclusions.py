@@ -5,9 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from forbear.rules.contract import Action, ClassLimits, Contract, Job
 from forbear.rules.lifecycle import Event
-from forbear.rules.model import Budget, Certainty, Kind, Notice, Operation, Reason
-from forbear.rules.schedule import stated_wait
+from forbear.rules.model import (
+    Budget,
+    Certainty,
+    Kind,
+    Notice,
+    Operation,
+    Reason,
+    RequestClass,
+    WaitingFor,
+)
+from forbear.rules.schedule import end_of, stated_wait
 from forbear.rules.signals import Meaning, Signal
 
 Changes = dict[str, object]
@@ -44,12 +54,40 @@ def strongest(one: Certainty, other: Certainty) -> Certainty:
     return max(one, other, key=_ORDER.index)
 
 
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """One closed attempt, and all that its verdict is made of."""
+
+    op: Operation
+    """The record as it stands, with the attempt already counted."""
+    contract: Contract
+    action: Action
+    signal: Signal
+    seen: Changes
+    """What every verdict on the attempt records."""
+    now: int
+    u: float
+    """A uniform draw in [0, 1)."""
+
+    def noting(self, **more: object) -> Tried:
+        """The same with more on the record."""
+        return replace(self, seen=self.seen | more)
+
+    @property
+    def limits(self) -> ClassLimits:
+        return self.contract.classes[self.op.request_class]
+
+    @property
+    def in_doubt(self) -> bool:
+        """Whether this attempt or an earlier one may have changed something at the provider."""
+        certainty = strongest(self.op.certainty, self.signal.certainty)
+        harmless = certainty in (Certainty.NOT_SENT, Certainty.NOT_APPLIED)
+        return self.op.request_class is not RequestClass.READ and not harmless
+
+
 def seen_in(op: Operation, signal: Signal, now: int) -> Changes:
     """What every answer leaves on the record. A decision's single permit is used up by it."""
-    seen: Changes = {"delay": None, "delay_source": None, "once": None}
-    asked = stated_wait(signal)
-    if asked is not None:
-        seen["not_before"] = now + asked
+    seen = seen_in_lookup(signal, now)
     if signal.meaning is not Meaning.NOT_SENT:
         seen["sent"] = True
         seen["answered"] = signal.answered
@@ -71,6 +109,15 @@ def seen_in(op: Operation, signal: Signal, now: int) -> Changes:
         seen["take"] = {**op.take, **signal.take}
         if op.kind is Kind.JOB and op.provider_job is None and "id" in signal.take:
             seen["provider_job"] = signal.take["id"]
+    return seen
+
+
+def seen_in_lookup(signal: Signal, now: int) -> Changes:
+    """What the answer to a lookup leaves on the record: nothing of it is the write's own answer."""
+    seen: Changes = {"delay": None, "delay_source": None, "once": None}
+    asked = stated_wait(signal)
+    if asked is not None:
+        seen["not_before"] = now + asked
     return seen
 
 
@@ -150,3 +197,18 @@ def spend(budget: Budget) -> Budget:
 def blocking_scope(verdict: Verdict, now: int, wait: int | None) -> Verdict:
     """A 429 or a quota answer moves the scope by the same time; a 503 never does."""
     return verdict if wait is None else replace(verdict, scope_until=now + wait)
+
+
+def approved_first(op: Operation, job: Job, verdict: Verdict, *, first: bool) -> Verdict:
+    """Ask a person before the next status request, where the contract wants that.
+
+    `session` asks once for a job's whole observation, `per_call` before each request. The job's
+    own end still counts while the question is open.
+    """
+    mode = job.status.approval.mode
+    if mode == "none" or (mode == "session" and not first):
+        return verdict
+    end = end_of(op)
+    asking: Changes = {"approve_by": end, "next_at": end, "waiting_for": WaitingFor.APPROVAL}
+    changes = {**verdict.changes, **asking, "delay": None, "delay_source": None}
+    return replace(verdict, changes=changes, reason=Reason.APPROVAL_REQUIRED)

@@ -27,6 +27,7 @@ from forbear.rules.model import (
     Step,
     WaitingFor,
 )
+from forbear.rules.reconciliation import Search
 
 AFTERWARDS = 900_000
 """Time that lookups and a resend get where a decision comes after the deadline, ms."""
@@ -111,6 +112,7 @@ def grant(
         case Option.RECONCILE:
             looked: Changes = {
                 "lookups": _raised(op.lookups, 3),
+                "search": Search.of(op).ended().kept(),
                 "step": Step.LOOKUP,
                 "waiting_for": WaitingFor.SETTLE,
             }
@@ -119,6 +121,7 @@ def grant(
             resent: Changes = {
                 "attempts": _raised(op.attempts, 1),
                 "transport_failures": _one_more(op.transport_failures),
+                "search": Search.of(op).sent_again().kept(),
                 "step": Step.SEND,
                 "waiting_for": None,
             }
@@ -131,8 +134,10 @@ def grant(
 
 def _again(op: Operation, granted: Changes, now: int, case_id: str) -> Changes:
     """What is granted, due now, and time for it where none is left."""
+    enough = now + AFTERWARDS + 2 * op.timeout
     return granted | {
-        "deadline_at": max(op.deadline_at, now + AFTERWARDS + 2 * op.timeout),
+        "deadline_at": max(op.deadline_at, enough),
+        "useful_until": None if op.useful_until is None else max(op.useful_until, enough),
         "next_at": now,
         "delay": None,
         "delay_source": DelaySource.MANUAL_EXTENSION,

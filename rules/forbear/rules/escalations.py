@@ -16,6 +16,7 @@ from forbear.rules.model import (
     Reason,
     RequestClass,
 )
+from forbear.rules.reconciliation import Search
 from forbear.rules.steps import handles, key_honoured_until, lookup_of
 
 OPTIONS: Mapping[Reason, tuple[Option, ...]] = {
@@ -392,12 +393,14 @@ def _lookup_line(op: Operation, action: Action | None, now: int) -> str:
     lookup = lookup_of(op, action) if action is not None else None
     if lookup is None:
         return "none declared"
-    absent = (op.search or {}).get("absent", [])
     told = f"{op.lookups.used} of {op.lookups.max}"
-    if absent:
-        told += f", last {_minute(absent[-1], now)}Z, not found"
-    proves = "absence proves that nothing happened" if lookup.absence_proves else None
-    return f"{told}; {proves or 'absence proves nothing'}"
+    empty = Search.of(op).last_empty
+    if empty is not None:
+        told += f", last {_minute(empty, now)}Z, not found"
+    elif op.lookups.used:
+        told += ", no complete answer"
+    proves = "that nothing happened" if lookup.absence_proves else "nothing"
+    return f"{told}; absence proves {proves}"
 
 
 def _key_line(op: Operation, action: Action | None, now: int) -> str:

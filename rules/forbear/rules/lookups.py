@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from forbear.rules.contract import Lookup, Paging, Pointer
+from forbear.rules.contract import Lookup, Paging, Pointer, Request
 from forbear.rules.facts import Facts
 from forbear.rules.ports import Json
-from forbear.rules.reading import Answer, holds_for, text_at, value_at
+from forbear.rules.reading import Answer, foreign, holds_for, text_at, value_at
 from forbear.rules.values import Gap, elements, locate, text_of
 
 
@@ -18,14 +18,20 @@ class Page:
 
     matches: tuple[Mapping[str, str], ...] = ()
     """What to keep of each item that is ours."""
+    differing: bool = False
+    """An item is ours by its reference, but says something else than we sent."""
     more: str | None = None
     """The cursor of the next page; an empty string is a cursor, only None is the end."""
     readable: bool = True
     """False: there was no list where the contract says it is, so nothing is proven."""
 
 
-def read_page(answer: Answer, lookup: Lookup, facts: Facts) -> Page:
-    """Read one complete answer to a lookup. Without `items` the body itself is the only item."""
+def read_page(answer: Answer, lookup: Lookup, sent: Request, facts: Facts) -> Page:
+    """Read one complete answer to a lookup. Without `items` the body itself is the only item.
+
+    `sent` is the request that is looked for: what its answer would have to echo, an item must not
+    contradict.
+    """
     if lookup.items is None:
         items: tuple[Json, ...] = () if isinstance(answer.body, Gap) else (answer.body,)
     else:
@@ -33,9 +39,11 @@ def read_page(answer: Answer, lookup: Lookup, facts: Facts) -> Page:
         if found is None:
             return Page(readable=False)
         items = tuple(found)
-    matches = tuple(_taken(item, lookup) for item in items if holds_for(lookup.match, item, facts))
+    ours = tuple(item for item in items if holds_for(lookup.match, item, facts))
+    echo = tuple(one for one in sent.echo if isinstance(one[0], Pointer))
+    differing = any(foreign(echo, replace(answer, body=item), facts) for item in ours)
     more = None if lookup.page is None else _next(answer, lookup.page, items)
-    return Page(matches, more)
+    return Page(tuple(_taken(item, lookup) for item in ours), differing, more)
 
 
 def _taken(item: Json, lookup: Lookup) -> Mapping[str, str]:

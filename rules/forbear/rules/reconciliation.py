@@ -1,8 +1,7 @@
-"""After a write that may have been applied: look, send the same key again, or ask (section 4).
+"""The search for an effect whose answer was lost (behaviour.md, section 4).
 
-Nothing here ever leads to a second effect on a guess: the next thing sent is a lookup, or the same
-request under a key that the provider promised to recognise, or, once, the same request after its
-absence was proven.
+A lookup reads; what it can lead to is narrow: the effect is found, its absence is proven and the
+one resend is due, another lookup is planned, or a person is asked. Nothing here is a guess.
 """
 
 from __future__ import annotations
@@ -12,15 +11,18 @@ from dataclasses import dataclass, replace
 
 from forbear.rules import backoff
 from forbear.rules.conclusions import (
+    REST,
     Changes,
+    Tried,
     Verdict,
+    approved_first,
     blocking_scope,
     failure_of,
     seen_in,
     stopped,
     story_of,
 )
-from forbear.rules.contract import Action, Contract, Idempotency, Job, Lookup
+from forbear.rules.contract import Action, Job, Lookup
 from forbear.rules.lifecycle import Event
 from forbear.rules.lookups import Page
 from forbear.rules.model import (
@@ -33,39 +35,40 @@ from forbear.rules.model import (
     Step,
     WaitingFor,
 )
-from forbear.rules.schedule import end_of, stated_wait
+from forbear.rules.schedule import MARGIN, end_of, stated_wait
 from forbear.rules.signals import Meaning, Signal
-from forbear.rules.steps import handles
+from forbear.rules.steps import handles, key_honoured_until, key_of, lookup_of
 
-RESENT_BY = frozenset({408, 502, 503, 504})
-"""Answers after which a keyed write is sent again under its key without a lookup before."""
-
-FIRST_LOOK = (500, 10_000)
+FIRST_LOOK = (1_000, 10_000)
 """Bounds of the wait before the first lookup, ms: a provider may store before it can be found."""
 
 LONGEST_LOOK = 600_000
-"""The longest wait between two lookups, ms."""
+"""The longest wait of our own between two lookups, ms."""
 
 
 @dataclass(frozen=True, slots=True)
 class Search:
     """How far the reconciliation of an operation is; kept in `Operation.search`."""
 
-    absent: tuple[int, ...] = ()
-    """When complete lookups found nothing, ms."""
+    first_empty: int | None = None
+    """When the first complete lookup that can count as proof found nothing, ms."""
+    last_empty: int | None = None
+    """When a complete lookup last found nothing, ms; for the person who is asked."""
     cursor: str | None = None
     """Where the lookup that is under way goes on; None between lookups."""
     pages: int = 0
     """Pages read of the lookup that is under way."""
     found: tuple[Mapping[str, str], ...] = ()
+    """What the lookup that is under way found so far, each effect once."""
     proven: bool = False
-    """Absence is proven, and the one resend is due or was made."""
+    """Absence was proven, and the one resend is due or was made."""
 
     @staticmethod
     def of(op: Operation) -> Search:
         kept = op.search or {}
         return Search(
-            absent=tuple(kept.get("absent", ())),
+            first_empty=kept.get("first_empty"),
+            last_empty=kept.get("last_empty"),
             cursor=kept.get("cursor"),
             pages=kept.get("pages", 0),
             found=tuple(kept.get("found", ())),
@@ -73,271 +76,219 @@ class Search:
         )
 
     def kept(self) -> Mapping[str, object]:
+        """The form that is stored, plain JSON."""
         return {
-            "absent": list(self.absent),
+            "first_empty": self.first_empty,
+            "last_empty": self.last_empty,
             "cursor": self.cursor,
             "pages": self.pages,
             "found": [dict(one) for one in self.found],
             "proven": self.proven,
         }
 
+    def ended(self) -> Search:
+        """Between two lookups: what the pages of one said is not carried into the next."""
+        return replace(self, cursor=None, pages=0, found=())
 
-def made_unclear(
-    op: Operation,
-    contract: Contract,
-    action: Action,
-    signal: Signal,
-    seen: Changes,
-    now: int,
-    u: float,
-) -> Verdict:
-    """What follows an attempt of a write that may have been applied."""
-    seen |= failure_of(signal)
-    if op.once is not None or Search.of(op).proven:
-        return stopped(Reason.UNCLEAR_WRITE, seen, signal)
-    limits = contract.classes[op.request_class]
-    own = backoff.retry_delay(limits, max(0, op.attempts.used - 1), u)
-    delay = max(own, stated_wait(signal) or 0)
-    resendable = _in_time(op, now + delay) and may_resend(op, action, now + delay)
-    lookup = _lookup(op, action)
-    if (
-        resendable
-        and signal.meaning in _REPEATABLE
-        and (signal.status in RESENT_BY or lookup is None)
-        and not _stored(signal, action)
-    ):
-        source = DelaySource.LOCAL_BACKOFF if own >= delay else DelaySource.PROVIDER_RETRY_AFTER
-        return _unclear(signal, seen, Step.SEND, now, delay, source)
-    if lookup is not None:
-        return look_for(lookup, signal, seen, now, u)
-    return stopped(Reason.UNCLEAR_WRITE, seen, signal)
+    def sent_again(self) -> Search:
+        """After another request left: earlier lookups prove nothing about it."""
+        return Search(proven=self.proven)
 
 
-_REPEATABLE = frozenset(
-    {
-        Meaning.SERVER_ERROR,
-        Meaning.NO_ANSWER,
-        Meaning.INVALID,
-        Meaning.UNCLEAR,
-        Meaning.IN_FLIGHT,
-        Meaning.RETRY_LATER,
-    }
-)
+# --- planning -------------------------------------------------------------------------------
 
 
-def look_for(lookup: Lookup, signal: Signal, seen: Changes, now: int, u: float) -> Verdict:
-    """Plan the first lookup of an effect that was answered without a handle, or not at all."""
-    return _unclear(signal, seen, Step.LOOKUP, now, _first_look(lookup, signal, u))
+def look(tried: Tried) -> Verdict | None:
+    """Plan the first lookup of what a request may have left; None if nothing can be looked up.
 
-
-def may_resend(op: Operation, action: Action, at: int) -> bool:
-    """Whether the same request may go out at `at` under the promise of its key, or its nature."""
-    if op.request_class is not RequestClass.IDEMPOTENT_WRITE or op.attempts.spent:
-        return False
-    idempotency = action.idempotency if _is_the_action(op) else None
-    return idempotency is None or in_window(op, idempotency, at)
-
-
-def _is_the_action(op: Operation) -> bool:
-    """Key and lookup of a contract speak of the action itself, not of its result or its cancel."""
-    return op.kind in (Kind.JOB, Kind.CALL)
-
-
-def in_window(op: Operation, idempotency: Idempotency, at: int) -> bool:
-    """Whether the provider still honours the key; the window runs from the first permit."""
-    return op.wire_key is not None and at < (op.sent_at or at) + idempotency.window
-
-
-def _stored(signal: Signal, action: Action) -> bool:
-    """Whether sending the same key again would only replay a stored error."""
-    if action.idempotency is None or not action.idempotency.stores_errors:
-        return False
-    return signal.status is not None and signal.status not in RESENT_BY
-
-
-def _lookup(op: Operation, action: Action) -> Lookup | None:
-    return action.lookup if _is_the_action(op) and not op.lookups.spent else None
-
-
-def _in_time(op: Operation, at: int) -> bool:
-    return at + op.timeout <= end_of(op)
-
-
-def _first_look(lookup: Lookup, signal: Signal, u: float) -> int:
+    After the one resend nothing is looked up by itself: the second unknown goes to a person.
+    """
+    op, lookup = tried.op, lookup_of(tried.op, tried.action)
+    search = Search.of(op)
+    if lookup is None or op.lookups.spent or search.proven:
+        return None
     least, most = FIRST_LOOK
-    own = min(max(lookup.settle // 4, least), most)
-    return backoff.stretched(max(own, stated_wait(signal) or 0), u)
+    plan = _plan(tried, lookup, min(max(lookup.settle // 4, least), most))
+    if plan is None:
+        return None
+    fresh: Changes = {"step": Step.LOOKUP, "search": search.sent_again().kept()}
+    changes = tried.seen | failure_of(tried.signal) | fresh | plan
+    return Verdict(Event.MADE_UNCLEAR, changes, story=story_of(tried.signal))
 
 
-def _unclear(
-    signal: Signal,
-    seen: Changes,
-    step: Step,
-    now: int,
-    delay: int,
-    source: DelaySource = DelaySource.LOCAL_BACKOFF,
-) -> Verdict:
-    changes = seen | {
-        "step": step,
-        "next_at": now + delay,
-        "delay": delay,
-        "delay_source": source,
+def _plan(tried: Tried, lookup: Lookup, own: int) -> Changes | None:
+    """A lookup after `own` ms, or the provider's minimum where that is longer; None: too late.
+
+    One that would come too close to the end is moved before it, but never before that minimum.
+    """
+    now, end = tried.now, end_of(tried.op)
+    asked = stated_wait(tried.signal) or 0
+    at = now + backoff.stretched(max(own, asked), tried.u)
+    last = end - lookup.request.timeout - MARGIN
+    if last > now:
+        at = min(at, max(last, now + asked))
+    if at >= end:
+        return None
+    follows = asked >= own
+    return {
+        "next_at": at,
+        "delay": at - now,
+        "delay_source": DelaySource.PROVIDER_RETRY_AFTER if follows else DelaySource.LOCAL_BACKOFF,
         "waiting_for": WaitingFor.SETTLE,
     }
-    return Verdict(Event.MADE_UNCLEAR, changes, story=story_of(signal))
 
 
 # --- the answer to a lookup -----------------------------------------------------------------
 
 
-def after_lookup(
-    op: Operation,
-    action: Action,
-    signal: Signal,
-    now: int,
-    u: float,
-    *,
-    can_still_send: bool,
-) -> Verdict:
+def after_lookup(tried: Tried, *, can_still_send: bool) -> Verdict:
     """The verdict on one page of a lookup, counted already.
 
     `can_still_send` says that a process which may be alive still holds an attempt of this write
-    that others closed: then absence proves nothing.
+    that others closed: then a lookup that finds nothing proves nothing.
     """
-    lookup = action.lookup
-    seen = seen_in(op, signal, now)
+    lookup, signal = lookup_of(tried.op, tried.action), tried.signal
+    search = Search.of(tried.op)
+    ended = tried.noting(search=search.ended().kept())
     if lookup is None:
-        return stopped(Reason.UNCLEAR_WRITE, seen, signal)
-    search = Search.of(op)
-    match signal.meaning:
-        case Meaning.DONE | Meaning.SUCCEEDED if signal.page is not None and signal.page.readable:
-            return _read(
-                op, action, lookup, search, signal, signal.page, seen, now, u, can_still_send
-            )
-        case Meaning.NOT_FOUND | Meaning.GONE | Meaning.EMPTY if lookup.items is None:
-            return _absent(op, lookup, search, signal, seen, now, u, can_still_send)
-        case _:
-            verdict = _look_again(
-                op, lookup, replace(search, cursor=None, pages=0, found=()), signal, seen, now, u
-            )
-            if signal.meaning in (Meaning.RATE_LIMITED, Meaning.QUOTA_EXHAUSTED):
-                return blocking_scope(verdict, now, stated_wait(signal) or lookup.settle)
-            return verdict
-
-
-def _read(
-    op: Operation,
-    action: Action,
-    lookup: Lookup,
-    search: Search,
-    signal: Signal,
-    page: Page,
-    seen: Changes,
-    now: int,
-    u: float,
-    can_still_send: bool,
-) -> Verdict:
-    found = (*search.found, *page.matches)
-    pages = search.pages + 1
-    if len(found) > 1:
-        changes = seen | {"search": replace(search, cursor=None, pages=0, found=()).kept()}
-        return stopped(Reason.RECONCILIATION_CONFLICT, changes, signal)
-    most = lookup.page.max_pages if lookup.page is not None else 1
-    turned = page.more is not None and page.more != search.cursor and pages < most
-    if turned:
-        under_way = replace(search, cursor=page.more, pages=pages, found=found)
-        changes = seen | {"search": under_way.kept(), "next_at": now, "waiting_for": None}
-        return Verdict(Event.OBSERVED, changes, story=story_of(signal, page=pages))
-    rested = replace(search, cursor=None, pages=0, found=())
-    if found:
-        return settled_as_found(op, action, found[0], signal, seen | {"search": None}, now)
+        return stopped(Reason.UNCLEAR_WRITE, ended.seen, signal)
+    if signal.meaning is Meaning.AUTH:
+        return stopped(Reason.AUTHORIZATION_DENIED, ended.seen, signal)
+    if signal.meaning is Meaning.MISMATCH:
+        return stopped(Reason.BINDING_MISMATCH, ended.seen, signal)
+    page = _page(signal, lookup)
+    if page is None:
+        return _without_page(tried, lookup, search.ended())
+    search = replace(search, pages=search.pages + 1, found=_each_once(search.found, page.matches))
+    if len(search.found) > 1 or page.differing:
+        return stopped(Reason.RECONCILIATION_CONFLICT, ended.seen, signal)
+    if page.more is not None and _goes_on(search, lookup, page.more):
+        under_way = replace(search, cursor=page.more).kept()
+        changes = tried.seen | {"search": under_way, "next_at": tried.now, "waiting_for": None}
+        return Verdict(Event.OBSERVED, changes, story=story_of(signal, page=search.pages))
+    if search.found:
+        seen = tried.seen | {"search": None}
+        return _found(tried.op, tried.action, search.found[0], signal, seen, tried.now)
     if page.more is not None:
-        return _look_again(op, lookup, rested, signal, seen, now, u)
-    return _absent(op, lookup, rested, signal, seen, now, u, can_still_send)
+        return _look_again(tried, lookup, search.ended())
+    return _empty(tried, lookup, search.ended(), can_still_send=can_still_send)
 
 
-def settled_as_found(
-    op: Operation, action: Action, take: Mapping[str, str], signal: Signal, seen: Changes, now: int
-) -> Verdict:
-    """The effect is there: a job goes on being watched, a call succeeded."""
-    kept = {**op.take, **take}
-    changes = seen | {
-        "take": kept,
-        "certainty": Certainty.APPLIED,
-        "delay": None,
-        "delay_source": None,
-        "failure": None,
-    }
-    story = story_of(signal, found=dict(take))
-    if op.kind is not Kind.JOB or not isinstance(action, Job):
-        done = {"next_at": None, "waiting_for": None, "validated": True, "step": Step.SEND}
-        return Verdict(Event.SUCCEEDED, changes | done, story=story)
-    lost = [name for name in handles(action) if name.removeprefix("take.") not in kept]
-    if lost:
-        return stopped(Reason.ACCEPTED_UNTRACKED, changes, signal)
-    watched: Changes = {
-        "step": Step.STATUS,
-        "accepted_at": now,
-        "provider_job": kept.get("id"),
-        "next_at": now,
-        "waiting_for": WaitingFor.PROVIDER,
-    }
-    return Verdict(Event.ACCEPTED, changes | watched, story=story)
+def _page(signal: Signal, lookup: Lookup) -> Page | None:
+    """What a complete answer to a lookup says; None where it proves nothing either way."""
+    match signal.meaning:
+        case Meaning.DONE if signal.page is not None and signal.page.readable:
+            return signal.page
+        case Meaning.EMPTY:
+            return Page()
+        case Meaning.NOT_FOUND if lookup.items is None:
+            # A lookup of the effect itself; a list that is not found is an answer to nothing.
+            return Page()
+        case _:
+            return None
+
+
+def _each_once(
+    before: tuple[Mapping[str, str], ...], matches: tuple[Mapping[str, str], ...]
+) -> tuple[Mapping[str, str], ...]:
+    """All effects found so far. One that a moving list shows on two pages is still one."""
+    found = list(before)
+    found += [one for one in matches if not one or one not in before]
+    return tuple(found)
+
+
+def _goes_on(search: Search, lookup: Lookup, more: str) -> bool:
+    """Whether another page is read. A cursor that stands still would never end."""
+    most = lookup.page.max_pages if lookup.page is not None else 1
+    return search.pages < most and more != search.cursor
+
+
+def _empty(tried: Tried, lookup: Lookup, search: Search, *, can_still_send: bool) -> Verdict:
+    """A complete lookup found nothing: proof only under all conditions of section 4."""
+    now = tried.now
+    search = replace(search, last_empty=now)
+    if can_still_send:
+        return _look_again(tried, lookup, search)
+    first = now if search.first_empty is None else search.first_empty
+    search, apart = replace(search, first_empty=first), now - first >= lookup.settle
+    doubtful = tried.op.certainty is Certainty.MAYBE_APPLIED
+    if not (lookup.absence_proves and apart and doubtful) or search.proven:
+        return _look_again(tried, lookup, search)
+    absent = tried.noting(search=search.kept(), certainty=Certainty.NOT_APPLIED)
+    story = story_of(tried.signal, absence="proven")
+    resend = _the_one_resend(tried)
+    if resend is None:
+        return replace(stopped(Reason.UNCLEAR_WRITE, absent.seen, tried.signal), story=story)
+    proven: Changes = {"search": replace(search, proven=True).kept()}
+    return Verdict(Event.OBSERVED, absent.seen | proven | resend, story=story)
+
+
+def _the_one_resend(tried: Tried) -> Changes | None:
+    """The same request once more, now; None if its time, attempts or key's window are over."""
+    op, now, attempts = tried.op, tried.now, tried.op.attempts
+    if op.request_class is RequestClass.UNCERTAIN_WRITE:
+        attempts = replace(attempts, max=max(attempts.max, attempts.used + 1))
+    until = key_honoured_until(op, tried.action)
+    forgotten = key_of(op, tried.action) is not None and (until is None or now >= until)
+    if attempts.spent or forgotten or now + op.timeout > end_of(op):
+        return None
+    return {"step": Step.SEND, "attempts": attempts, "next_at": now, "waiting_for": None}
+
+
+def _without_page(tried: Tried, lookup: Lookup, search: Search) -> Verdict:
+    """The lookup itself went wrong. A refusal for its rate is one for the whole scope."""
+    asked = stated_wait(tried.signal)
+    match tried.signal.meaning:
+        case Meaning.RATE_LIMITED:
+            limits = tried.contract.classes[RequestClass.READ]
+            own = backoff.rate_limited_retry_delay(limits, tried.op.lookups.used - 1, tried.u)
+            wait = own if asked is None else asked
+            return blocking_scope(_look_again(tried, lookup, search, wait), tried.now, wait)
+        case Meaning.QUOTA_EXHAUSTED:
+            return blocking_scope(_look_again(tried, lookup, search), tried.now, asked)
+        case _:
+            return _look_again(tried, lookup, search)
+
+
+def _look_again(tried: Tried, lookup: Lookup, search: Search, least: int = 0) -> Verdict:
+    """Another lookup, at least `settle` after this one, while lookups and time are left."""
+    op, seen = tried.op, tried.seen | {"search": search.kept()}
+    longest = max(LONGEST_LOOK, lookup.settle)
+    own = backoff.doubled(max(lookup.settle, FIRST_LOOK[0]), max(0, op.lookups.used - 1), longest)
+    plan = None if op.lookups.spent else _plan(tried, lookup, max(own, least))
+    if plan is None:
+        return stopped(Reason.UNCLEAR_WRITE, seen, tried.signal)
+    return Verdict(Event.OBSERVED, seen | plan, story=story_of(tried.signal))
+
+
+# --- the effect is there --------------------------------------------------------------------
 
 
 def found_late(op: Operation, action: Action, signal: Signal, now: int) -> Verdict:
     """A good answer of an attempt that others had closed as unknown: as good as a lookup."""
-    return settled_as_found(op, action, signal.take, signal, seen_in(op, signal, now), now)
+    return _found(op, action, signal.take, signal, seen_in(op, signal, now), now)
 
 
-def _absent(
-    op: Operation,
-    lookup: Lookup,
-    search: Search,
-    signal: Signal,
-    seen: Changes,
-    now: int,
-    u: float,
-    can_still_send: bool,
+def _found(
+    op: Operation, action: Action, take: Mapping[str, str], signal: Signal, seen: Changes, now: int
 ) -> Verdict:
-    """A complete lookup found nothing: proof only under all conditions of section 4."""
-    absent = (*search.absent, now)
-    searched = replace(search, absent=absent, cursor=None, pages=0, found=())
-    apart = absent[-1] - absent[0] >= lookup.settle
-    if lookup.absence_proves and apart and not can_still_send and not search.proven:
-        changes = seen | {
-            "search": replace(searched, proven=True).kept(),
-            "certainty": Certainty.NOT_APPLIED,
-            "step": Step.SEND,
-            "attempts": replace(op.attempts, max=max(op.attempts.max, op.attempts.used + 1)),
-            "next_at": now,
-            "waiting_for": None,
-        }
-        return Verdict(Event.OBSERVED, changes, story=story_of(signal, absence="proven"))
-    return _look_again(op, lookup, searched, signal, seen, now, u)
-
-
-def _look_again(
-    op: Operation,
-    lookup: Lookup,
-    search: Search,
-    signal: Signal,
-    seen: Changes,
-    now: int,
-    u: float,
-) -> Verdict:
-    changes = seen | {"search": search.kept()}
-    if op.once is not None or op.lookups.spent:
-        return stopped(Reason.UNCLEAR_WRITE, changes, signal)
-    tries = max(0, op.lookups.used - 1)
-    own = backoff.doubled(lookup.settle, tries, max(LONGEST_LOOK, lookup.settle))
-    delay = backoff.stretched(max(own, stated_wait(signal) or 0), u)
-    if now + delay >= end_of(op):
-        return stopped(Reason.UNCLEAR_WRITE, changes, signal)
-    changes |= {
-        "next_at": now + delay,
-        "delay": delay,
-        "delay_source": DelaySource.LOCAL_BACKOFF,
-        "waiting_for": WaitingFor.SETTLE,
+    """A job goes on being watched, a call has succeeded."""
+    kept = {**op.take, **take}
+    changes = seen | REST | {"take": kept, "certainty": Certainty.APPLIED, "failure": None}
+    story = story_of(signal, found=dict(take))
+    if op.kind is not Kind.JOB or not isinstance(action, Job):
+        done: Changes = {"validated": True, "step": Step.SEND}
+        return Verdict(Event.SUCCEEDED, changes | done, story=story)
+    if any(name.removeprefix("take.") not in kept for name in handles(action)):
+        return stopped(Reason.ACCEPTED_UNTRACKED, changes, signal)
+    usual = action.limits.usual
+    watched: Changes = {
+        "step": Step.STATUS,
+        "accepted_at": now,
+        "expected_at": op.expected_at if usual is None else now + usual,
+        "provider_job": kept.get("id"),
+        "next_at": now,
+        "waiting_for": WaitingFor.PROVIDER,
     }
-    return Verdict(Event.OBSERVED, changes, story=story_of(signal))
+    verdict = Verdict(Event.ACCEPTED, changes | watched, story=story)
+    return approved_first(op, action, verdict, first=True)

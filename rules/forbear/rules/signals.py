@@ -414,7 +414,7 @@ def _answered(view: View) -> Signal:
     lookup = view.action.lookup
     if view.request.name != "lookup" or lookup is None or signal.meaning is not Meaning.DONE:
         return signal
-    return replace(signal, page=read_page(view.answer, lookup, view.facts))
+    return replace(signal, page=read_page(view.answer, lookup, view.action.send, view.facts))
 
 
 def _checked(view: View, good: Meaning) -> Signal:

@@ -15,9 +15,12 @@ from forbear.rules import backoff
 from forbear.rules.conclusions import (
     REST,
     Changes,
+    Tried,
+    approved_first,
     blocking_scope,
     failure_of,
     seen_in,
+    seen_in_lookup,
     spend,
     stopped,
     story_of,
@@ -36,7 +39,7 @@ from forbear.rules.model import (
     Step,
     WaitingFor,
 )
-from forbear.rules.reconciliation import after_lookup, look_for
+from forbear.rules.reconciliation import after_lookup, look
 from forbear.rules.retries import without_effect
 from forbear.rules.schedule import (
     Plan,
@@ -66,7 +69,9 @@ def after_attempt(
     `can_still_send` matters to lookups only, see `reconciliation.after_lookup`.
     """
     if op.step is Step.LOOKUP:
-        verdict = after_lookup(op, action, signal, now, u, can_still_send=can_still_send)
+        seen = seen_in_lookup(signal, now)
+        tried = Tried(op, contract, action, signal, seen, now, u)
+        verdict = after_lookup(tried, can_still_send=can_still_send)
     elif not isinstance(action, Job) or op.kind is not Kind.JOB:
         verdict = _after_request(op, contract, action, signal, now, u)
     elif op.step is Step.STATUS:
@@ -186,7 +191,7 @@ def _keep_waiting(
     else:
         story = {**story_of(signal), **plan.story}
         verdict = Verdict(Event.OBSERVED, seen | _planned(plan), story=story)
-        verdict, asked = _approved_first(op, job, verdict, first=False), plan.minimum
+        verdict, asked = approved_first(op, job, verdict, first=False), plan.minimum
     return blocking_scope(verdict, now, asked or local[0]) if limited else verdict
 
 
@@ -267,14 +272,13 @@ def _after_submission(
             return _job_ended(job, {**seen, "accepted_at": now}, signal)
         case Meaning.CONTRADICTORY:
             return _contradicted_at_once(op, job, signal, seen, now, u)
-        case Meaning.UNTRACKED if job.lookup is not None and not op.lookups.spent:
-            return look_for(job.lookup, signal, seen, now, u)
         case Meaning.UNTRACKED:
-            return stopped(Reason.ACCEPTED_UNTRACKED, seen, signal)
+            looking = look(Tried(op, contract, job, signal, seen, now, u))
+            return looking or stopped(Reason.ACCEPTED_UNTRACKED, seen, signal)
         case Meaning.MISMATCH:
             return stopped(Reason.BINDING_MISMATCH, seen, signal)
         case _:
-            return without_effect(op, contract, job, signal, seen, now, u)
+            return without_effect(Tried(op, contract, job, signal, seen, now, u))
 
 
 def _contradicted_at_once(
@@ -308,22 +312,7 @@ def _accepted(
         return stopped(plan, seen, signal)
     story = {**story_of(signal), **plan.story}
     verdict = Verdict(Event.ACCEPTED, seen | _planned(plan), story=story)
-    return _approved_first(op, job, verdict, first=True)
-
-
-def _approved_first(op: Operation, job: Job, verdict: Verdict, *, first: bool) -> Verdict:
-    """Ask a person before the next status request, where the contract wants that.
-
-    `session` asks once for a job's whole observation, `per_call` before each request. The job's
-    own end still counts while the question is open.
-    """
-    mode = job.status.approval.mode
-    if mode == "none" or (mode == "session" and not first):
-        return verdict
-    end = end_of(op)
-    asking: Changes = {"approve_by": end, "next_at": end, "waiting_for": WaitingFor.APPROVAL}
-    changes = {**verdict.changes, **asking, "delay": None, "delay_source": None}
-    return replace(verdict, changes=changes, reason=Reason.APPROVAL_REQUIRED)
+    return approved_first(op, job, verdict, first=True)
 
 
 # --- the answer to a call, a result fetch or a cancellation ---------------------------------
@@ -346,4 +335,4 @@ def _after_request(
         case Meaning.MISMATCH:
             return stopped(Reason.BINDING_MISMATCH, seen, signal)
         case _:
-            return without_effect(op, contract, action, signal, seen, now, u)
+            return without_effect(Tried(op, contract, action, signal, seen, now, u))
