@@ -35,6 +35,7 @@ from forbear.rules.model import (
 )
 from forbear.storage.errors import LostUpdate
 from forbear.storage.ledger import Ledger, Reserved
+from forbear.storage.roster import pairing
 from forbear.storage.transitions import Holding, move_next
 
 LEASE = 45_000
@@ -388,6 +389,45 @@ def test_a_missing_credential_sends_nothing_and_waits(house: House) -> None:
     assert house.reserve(op, holding(credential=None)) is False
     assert house.read(op).waiting_for is WaitingFor.CREDENTIAL
     assert house.sql("SELECT * FROM credentials") == []
+
+
+@pytest.mark.requirement("D10")
+@pytest.mark.parametrize("credential", [None, "fp-2"])
+def test_a_process_without_the_credential_leaves_work_to_a_living_one_that_has_it(
+    house: House, credential: str | None
+) -> None:
+    op = house.waiting()
+    house.sign_on(op.binding, pairing(op.binding, "fp-1"))
+    house.due(op)
+    with house.neighbour() as poor:
+        before = poor.read(op)
+        assert poor.reserve(op, holding(credential=credential)) is False
+        assert poor.read(op) == before
+        house.liveness.release()
+        assert poor.reserve(op, holding(credential=credential)) is False
+        assert poor.read(op).waiting_for is WaitingFor.CREDENTIAL
+
+
+@pytest.mark.requirement("D10", "W11")
+def test_a_process_without_the_credential_still_ends_what_is_over(house: House) -> None:
+    op = house.waiting()
+    house.sign_on(op.binding, pairing(op.binding, "fp-1"))
+    house.clock.advance(41 * MINUTE)
+    with house.neighbour() as poor:
+        assert poor.reserve(op, holding(credential=None)) is True
+    case = house.case(op)
+    assert case is not None
+    assert case.reason is Reason.DEADLINE_EXCEEDED
+
+
+@pytest.mark.requirement("D10")
+def test_a_first_submission_is_left_to_the_process_that_has_a_credential(house: House) -> None:
+    op = house.new()
+    house.sign_on(op.binding, pairing(op.binding, "fp-1"))
+    with house.neighbour() as poor:
+        assert poor.reserve(op, holding(credential=None)) is False
+    assert house.read(op).waiting_for is None
+    assert isinstance(house.reserve(op), Reserved)
 
 
 @pytest.mark.requirement("D10")

@@ -13,6 +13,7 @@ from forbear.rules.contract import Contract, ContractError
 from forbear.rules.contract_file import parse
 from forbear.server.credentials import Credential, Credentials, MissingCredential
 from forbear.server.upstream import Target
+from forbear.storage.roster import pairing
 from forbear.storage.transitions import Holding
 
 Stamp = tuple[int, int, int]
@@ -108,13 +109,16 @@ class Contracts:
         return Target(contract.base_url, contract.auth, contract.allow_hosts)
 
     def bindings(self) -> list[str]:
-        """What this process can run now: bindings whose credential it holds."""
-        return [
-            action.binding
-            for contract in self.contracts().values()
-            if isinstance(self.credential(contract), Credential)
-            for action in (*contract.jobs.values(), *contract.calls.values())
-        ]
+        """What this process can run now: bindings whose credential it holds, and which that is."""
+        held: list[str] = []
+        for contract in self.contracts().values():
+            credential = self.credential(contract)
+            if not isinstance(credential, Credential):
+                continue
+            fingerprint = credential.fingerprint(self._store_key)
+            for action in (*contract.jobs.values(), *contract.calls.values()):
+                held += [action.binding, pairing(action.binding, fingerprint)]
+        return held
 
 
 def shipped(name: str) -> str | None:

@@ -132,3 +132,13 @@ def credential_ready(connection: Connection, op: Operation, holding: Holding, no
         return True
     row = known.get(holding.credential)
     return row is not None and (row.refused_at is None or row.refused_version != holding.version)
+
+
+def usable_credentials(connection: Connection, op: Operation) -> list[str] | None:
+    """Fingerprints that this store accepts and the provider did not refuse; None if all of them
+    were refused. An empty list means that none was ever used.
+    """
+    mine = sa.and_(credentials.c.provider == op.provider, credentials.c.account == op.account)
+    known = connection.execute(sa.select(credentials).where(mine)).all()
+    usable = [row.fingerprint for row in known if row.refused_at is None]
+    return usable if usable or not known else None

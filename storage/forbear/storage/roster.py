@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import sqlalchemy as sa
 from sqlalchemy import Connection
@@ -32,6 +32,26 @@ def holds(connection: Connection, binding: str, liveness: Liveness) -> bool:
     return any(
         binding in row.bindings and liveness.alive(row.owner)
         for row in connection.execute(sa.select(processes))
+    )
+
+
+def pairing(binding: str, credential: str) -> str:
+    """How the list of a process names a binding with the credential that it has for it."""
+    return f"{binding}/{credential}"
+
+
+def others_can_send(
+    connection: Connection, binding: str, credentials: Collection[str], liveness: Liveness
+) -> bool:
+    """Whether another living process has the contract and one of these credentials for it.
+
+    Without any, a credential that nobody has used yet is as good as another.
+    """
+    able = {pairing(binding, credential) for credential in credentials} or {binding}
+    others = sa.select(processes).where(processes.c.owner != liveness.owner)
+    return any(
+        not able.isdisjoint(row.bindings) and liveness.alive(row.owner)
+        for row in connection.execute(others)
     )
 
 
