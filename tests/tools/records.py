@@ -134,7 +134,7 @@ NOT_SENT: dict[str, Any] = {
 
 def record(*, allowed: tuple[str, ...] = ("check_status", "cancel_job"), **changes: Any) -> Record:
     """The ordinary waiting job with some of its fields changed."""
-    return Record(replace(WAITING, **changes), AS_OF, allowed_actions=allowed)
+    return Record(replace(WAITING, **changes), AS_OF, allowed_actions=allowed, console_served=True)
 
 
 def case(reason: Reason = Reason.REQUEST_BUDGET_EXHAUSTED, **changes: Any) -> Case:
@@ -166,6 +166,7 @@ def escalated(reason: Reason = Reason.REQUEST_BUDGET_EXHAUSTED) -> Record:
         record(**ESCALATED, allowed=("check_status",)),
         case=case(reason),
         decide_at="http://127.0.0.1:8377/escalations/esc_h2n8c4",
+        console_served=True,
     )
 
 

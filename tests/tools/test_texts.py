@@ -113,6 +113,7 @@ def records(draw: st.DrawFn) -> Record:
         AS_OF,
         case=draw(st.none() | st.sampled_from(Reason).map(case)),
         decide_at=draw(st.none() | texts.map(lambda path: f"http://127.0.0.1:8377/{path}")),
+        console_served=draw(st.booleans()),
         joined=draw(st.booleans()),
         allowed_actions=draw(st.sampled_from([(), ("fetch_result",), ("check_status",)])),
         watched_until_client_closes=draw(st.booleans()),
@@ -186,6 +187,7 @@ def everything_at_its_longest(state: State, kind: Kind) -> Iterator[Record]:
             AS_OF,
             case=case(reason) if reason is not None else None,
             decide_at=link,
+            console_served=True,
             console=link,
             joined=joined,
             allowed_actions=("fetch_result",),
@@ -724,3 +726,9 @@ def test_clipped_text_is_one_line_of_the_size(text: str, size: int) -> None:
 def test_only_a_plain_token_is_a_word(text: str | None) -> None:
     assert word(text) is None
     assert word("exp_71c") == "exp_71c"
+
+
+def test_without_a_console_a_person_is_sent_to_the_terminal() -> None:
+    stopped = replace(record(**ESCALATED), case=case(), decide_at="http://h/escalations/e")
+    assert "http" not in next_step(replace(stopped, console_served=False))
+    assert "`forbear inbox`" in next_step(replace(stopped, console_served=False))

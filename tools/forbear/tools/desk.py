@@ -23,6 +23,7 @@ from forbear.rules.model import (
     Refusal,
     RequestClass,
     State,
+    Step,
     WaitingFor,
 )
 from forbear.rules.ports import Clock, Random
@@ -239,7 +240,7 @@ class Desk:
             return contract
         action = contract.jobs.get(job)
         if action is None:
-            return catalogue.no_such_job(contract, job)
+            return catalogue.no_such_job(contract, job, arguments)
         wrong = catalogue.objections(contract, action, arguments)
         if wrong is not None:
             return wrong
@@ -354,7 +355,7 @@ class Desk:
             return contract
         call = contract.calls.get(name)
         if call is None:
-            return catalogue.no_such_call(contract, name, tool)
+            return catalogue.no_such_call(contract, name, tool, arguments)
         reads = call.send.request_class is RequestClass.READ
         if reads is not (tool == "read_api"):
             return catalogue.use_other_tool(contract, call, arguments)
@@ -380,14 +381,15 @@ class Desk:
             op = await self._own(operation_id)
             if isinstance(op, Refusal):
                 return op
-            if op.state is not State.UNCLEAR:
-                if op.state is State.ESCALATED and op.certainty is Certainty.MAYBE_APPLIED:
-                    return await self._answer(op, client)
+            asked_about = op.state is State.ESCALATED and op.certainty is Certainty.MAYBE_APPLIED
+            if op.state is not State.UNCLEAR and not asked_about:
                 return self._not_allowed("reconcile_write", op, None)
-            op = await self._watch.until(op, _not_unclear, Waiting(wait_seconds, client, report))
-            return await self._answer(op, client)
         except StoreError:
             return refusals.store_unavailable()
+        # The worker looks by schedule; asking only waits for what it finds, and counts as waiting.
+        return await self.check_status(
+            operation_id, wait_seconds=wait_seconds, client=client, report=report
+        )
 
     async def end_task(
         self, *, task: str | None, operation_id: str | None, reason: str | None, client: str
@@ -573,7 +575,9 @@ class Desk:
             case Duplicate(known, own):
                 now = self._clock.now().wall
                 shown = known.id if own else None
-                return refusals.possible_duplicate(shown, known.state, known.created_at, now)
+                return refusals.possible_duplicate(
+                    shown, known.state, known.created_at, now, kind=known.kind
+                )
 
 
 # --- states ---------------------------------------------------------------------------------
@@ -615,6 +619,8 @@ def _allowed(op: Operation, job: Job | None) -> tuple[str, ...]:
     allowed: list[str] = []
     if not op.final:
         allowed.append("check_status")
+    if op.state is State.UNCLEAR and op.step is Step.LOOKUP:
+        allowed.append("reconcile_write")
     if op.kind is Kind.JOB and job is not None:
         if any(str(op.state) in request.when for request in job.results.values()):
             allowed.append("fetch_result")

@@ -141,7 +141,7 @@ def lower(sentence: str) -> str:
 def where(record: Record) -> str:
     """Where a person decides."""
     link = record.decide_at
-    if link is None:
+    if link is None or not record.console_served:
         return "with `forbear inbox` in a terminal"
     return f"at {link}" if fits_as_link(link) else "at escalation.decide_at"
 

@@ -17,7 +17,9 @@ class Record:
     case: Case | None = None
     """The open case, if a person is asked."""
     decide_at: str | None = None
-    """Where a person decides: the case's page."""
+    """The case's page on the web console."""
+    console_served: bool = False
+    """Whether that page answers; a person decides in a terminal as long as it does not."""
     joined: bool = False
     """This call met an operation that already ran."""
     advice: str | None = None
