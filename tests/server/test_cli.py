@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import json
 import os
 import pty
 import subprocess
 import sys
+import termios
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -463,33 +466,82 @@ def test_a_wrong_token_or_a_missing_yes_decides_nothing(
     assert state_of(home, op_id)[0] is State.ESCALATED
 
 
+@dataclass
+class Terminal:
+    """A command of ours at a terminal that a test types on."""
+
+    child: subprocess.Popen[bytes]
+    screen: int
+    seen: bytes = b""
+
+    def type(self, text: str) -> None:
+        os.write(self.screen, text.encode())
+
+    def until(self, text: str) -> None:
+        """Read on until the screen shows `text`."""
+        while text.encode() not in self.seen:
+            self.seen += os.read(self.screen, 4096)
+
+    def end(self) -> int:
+        """The exit code, and everything that was written, once it is over."""
+        code = self.child.wait(timeout=60)
+        # On Linux the other end of a closed terminal is an error, not an end.
+        with suppress(OSError):
+            while chunk := os.read(self.screen, 4096):
+                self.seen += chunk
+        return code
+
+
+@contextmanager
+def at_a_terminal(*arguments: str, **environment: str) -> Iterator[Terminal]:
+    ours, theirs = pty.openpty()
+    child = subprocess.Popen(
+        [sys.executable, "-m", "forbear", *arguments],
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        env=child_environment() | environment,
+        # So that the terminal is the child's own and Ctrl-C reaches it.
+        start_new_session=True,
+        preexec_fn=_own_terminal,
+    )
+    os.close(theirs)
+    try:
+        yield Terminal(child, ours)
+    finally:
+        child.kill()
+        child.wait()
+        os.close(ours)
+
+
+def _own_terminal() -> None:
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+
 @pytest.mark.parametrize(("typed", "code", "state"), [("y", 0, "discarded"), ("", 1, "escalated")])
 def test_at_a_terminal_one_y_decides_and_anything_else_does_not(
     home: Path, typed: str, code: int, state: str
 ) -> None:
     op_id = drive(home, stops)
-    ours, theirs = pty.openpty()
-    child = subprocess.Popen(
-        [sys.executable, "-m", "forbear", "decide", "1", "abandon"],
-        stdin=theirs,
-        stdout=theirs,
-        stderr=subprocess.PIPE,
-        env=child_environment(),
-    )
-    os.close(theirs)
-    seen = b""
-    try:
-        while b"[y/N]" not in seen:
-            seen += os.read(ours, 4096)
-        os.write(ours, f"{typed}\n".encode())
-        child.communicate(timeout=60)
-    finally:
-        os.close(ours)
-    assert b"External job needs a decision" in seen
-    assert child.returncode == code
+    with at_a_terminal("decide", "1", "abandon") as terminal:
+        terminal.until("[y/N]")
+        terminal.type(f"{typed}\n")
+        assert terminal.end() == code
+    assert b"External job needs a decision" in terminal.seen
     now, decision = state_of(home, op_id)
     assert now == state
     assert decision is None or decision["channel"] == "terminal"
+
+
+def test_ctrl_c_at_the_question_decides_nothing_whatever_is_typed_next(home: Path) -> None:
+    op_id = drive(home, stops)
+    with at_a_terminal("decide", "1", "abandon") as terminal:
+        terminal.until("[y/N]")
+        terminal.type("\x03")
+        terminal.until("Nothing was decided.")
+        terminal.type("y\n")
+        assert terminal.end() == 130
+    assert state_of(home, op_id)[0] is State.ESCALATED
 
 
 # --- the processes that send ----------------------------------------------------------------
@@ -527,6 +579,19 @@ def test_a_decision_that_nobody_alive_can_execute_says_so(
     ran = drive(home, decided)
     assert ran.code == 0
     assert "None of the 1 living processes can run it" in ran.err
+
+
+@pytest.mark.parametrize("how", ["Ctrl-C", "SIGTERM"])
+def test_serve_at_a_terminal_says_what_it_is_and_ends_when_asked(home: Path, how: str) -> None:
+    with at_a_terminal("serve") as terminal:
+        terminal.until("an MCP client starts this")
+        # It has signed on once its sign of life is there.
+        while not list((home / "run").glob("own_*")):
+            assert terminal.child.poll() is None
+        terminal.type("\x03") if how == "Ctrl-C" else terminal.child.terminate()
+        assert terminal.end() == 0
+    assert b"Traceback" not in terminal.seen
+    assert list((home / "run").iterdir()) == []
 
 
 # --- trying ---------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from forbear.server.artifacts import Artifacts
 from forbear.server.clock import SystemClock, SystemRandom
 from forbear.server.config import Settings
 from forbear.server.credentials import Credentials
+from forbear.server.feed import standard_input
 from forbear.server.providers import Contracts
 from forbear.server.upstream import Upstream
 from forbear.server.worker import Worker
@@ -114,10 +115,22 @@ async def _supervised(run: Callable[[], Awaitable[None]]) -> AsyncIterator[None]
             await task
 
 
-async def serve_stdio(settings: Settings, *, worker: bool) -> None:
-    """Speak MCP on standard input and output until the client closes it."""
+async def serve_stdio(settings: Settings, *, worker: bool, stopped: asyncio.Event) -> None:
+    """Speak MCP on standard input and output until the client closes it, or until `stopped`.
+
+    Either way requests under way get the worker's grace, and their outcome is stored.
+    """
     from forbear.tools.surface import build
 
-    async with running(settings, role="serve", worker=worker) as app:
-        server = build(app.desk, version=program_version(), client=app.store.liveness.owner)
-        await server.run_stdio_async()
+    with standard_input() as feed:
+        async with running(settings, role="serve", worker=worker) as app:
+            server = build(app.desk, version=program_version(), client=app.store.liveness.owner)
+            serving = asyncio.create_task(server.run_stdio_async(), name="serving")
+            asked = asyncio.create_task(stopped.wait(), name="until stopped")
+            await asyncio.wait({serving, asked}, return_when=asyncio.FIRST_COMPLETED)
+            asked.cancel()
+            if not serving.done():
+                feed.end()
+                serving.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await serving

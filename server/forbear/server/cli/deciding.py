@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from forbear.storage.ledger import Draft
     from forbear.storage.transitions import Holding
 
+NOTHING = "Nothing was decided."
+
 
 def register(app: typer.Typer) -> None:
     app.command()(inbox)
@@ -130,8 +132,8 @@ def _channel(home: Settings, store_key: bytes, *, yes: bool) -> str:
 def _ask(case: Case, wish: Wish) -> None:
     show_case(case)
     say()
-    if not confirmed(f"Decide {wish.option}?"):
-        raise Failure("Nothing was decided.", 1)
+    if not confirmed(f"Decide {wish.option}?", NOTHING):
+        raise Failure(NOTHING, 1)
 
 
 async def _decide(

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import sys
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from forbear.server.cli.home import run, settings
 from forbear.server.cli.terminal import Failure, remark
+
+if TYPE_CHECKING:
+    import asyncio
 
 
 def register(app: typer.Typer) -> None:
@@ -29,10 +33,16 @@ def serve(
             "MCP over HTTP comes with a later version. Leave --http out: `forbear serve` speaks "
             "over standard input and output, and every client can start it."
         )
-    from forbear.server.app import serve_stdio
-
     home = settings()
-    run(lambda: serve_stdio(home, worker=not no_worker))
+
+    async def served() -> None:
+        from forbear.server.app import serve_stdio
+
+        await serve_stdio(home, worker=not no_worker, stopped=_until_signalled())
+
+    if sys.stdin.isatty():
+        remark("`forbear serve` speaks MCP; an MCP client starts this. Ctrl-C ends it.")
+    run(served)
 
 
 def worker() -> None:
@@ -40,15 +50,9 @@ def worker() -> None:
     home = settings()
 
     async def stay() -> None:
-        import asyncio
-        import signal
-
         from forbear.server.app import running
 
-        stopped = asyncio.Event()
-        loop = asyncio.get_running_loop()
-        for name in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(name, stopped.set)
+        stopped = _until_signalled()
         async with running(home, role="worker", worker=True) as app:
             jobs = sum(len(one.jobs) for one in app.contracts.contracts().values())
             plural = "" if jobs == 1 else "s"
@@ -57,3 +61,15 @@ def worker() -> None:
             remark("Stopping; requests under way get a moment to end.")
 
     run(stay)
+
+
+def _until_signalled() -> asyncio.Event:
+    """Set once somebody asks this process to end."""
+    import asyncio
+    import signal
+
+    stopped = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for name in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(name, stopped.set)
+    return stopped

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -48,11 +49,22 @@ def say_json(value: Mapping[str, Any] | Sequence[Any]) -> None:
     sys.stdout.write(json.dumps(value, ensure_ascii=False, indent=2, default=str) + "\n")
 
 
-def confirmed(question: str) -> bool:
-    """Ask for one `y` on the terminal."""
+def confirmed(question: str, otherwise: str) -> bool:
+    """Ask for one `y` on the terminal.
+
+    Ctrl-C is an answer too, at once: the command ends with `otherwise`.
+    """
     sys.stdout.write(f"{question} [y/N] ")
     sys.stdout.flush()
-    return sys.stdin.readline().strip().lower() in ("y", "yes")
+    # A running event loop would keep Ctrl-C for later and go on reading.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        return sys.stdin.readline().strip().lower() in ("y", "yes")
+    except KeyboardInterrupt:
+        sys.stdout.write("\n")
+        raise Failure(otherwise, 130) from None
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def at_a_terminal() -> bool:
