@@ -133,6 +133,12 @@ REFUSALS: dict[str, tuple[str, Data, str, tuple[str, ...]]] = {
         "invalid_arguments",
         ("/dataset",),
     ),
+    "half of a character": (
+        "submit_job",
+        {**SAME, "arguments": {"dataset": "\ud800"}},
+        "invalid_arguments",
+        ("/arguments",),
+    ),
     "an unknown argument of the tool": (
         "check_status",
         {"operation_id": "op_1", "wait": 3},

@@ -414,6 +414,9 @@ def test_cancelling_at_the_provider_queues_a_cancellation_that_the_case_allows(
         (("1", "treat_as", "--as", "succeeded"), "needs --as with one of waiting"),
         (("1", "abandon", "--minutes", "5"), "--minutes belongs to extend"),
         (("1", "hold", "--until", "teatime"), "is no time; write 30m"),
+        (("1", "extend", "--minutes", "nan"), "--minutes nan is no length of time"),
+        (("1", "extend", "--minutes", "inf"), "--minutes inf is no length of time"),
+        (("9" * 19, "abandon"), "There is no case '9999999999999999999'."),
         (("9", "abandon"), "There is no case '9'. `forbear inbox` lists them."),
     ],
 )

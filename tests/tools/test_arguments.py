@@ -242,6 +242,15 @@ def test_a_limit_of_nothing_is_an_error_and_left_out_of_the_corrected_call(
     assert name not in answer.next_step
 
 
+@pytest.mark.requirement("M08")
+@pytest.mark.parametrize("name", ["deadline_seconds", "max_status_requests", "useful_for_seconds"])
+def test_a_limit_that_no_store_can_hold_counts_as_a_very_long_one(name: str) -> None:
+    taken = arguments.read("submit_job", arguments.SubmitJob, {**JOB, name: 2**70})
+
+    assert isinstance(taken, arguments.SubmitJob)
+    assert getattr(taken, name) == arguments.LONGEST
+
+
 @pytest.mark.parametrize(
     ("asked", "granted"),
     [(-1, 0), (0, 0), (7.5, 7.5), (50, 50), (51, 50), (300, 50), (10**400, 50), (float("inf"), 50)],

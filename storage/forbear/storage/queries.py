@@ -35,6 +35,10 @@ _INACTIVE: sa.ColumnElement[int] = sa.case(
 )
 
 
+_DIGITS = 18
+"""Digits of a number that a column surely holds; no longer one is the number of anything."""
+
+
 @dataclass(frozen=True, slots=True)
 class Due:
     """An operation that is due, and what a process must hold to run it."""
@@ -169,7 +173,7 @@ class Queries:
 
     async def case_by(self, name: str) -> list[Case]:
         """Cases by inbox number or by a prefix of the id; at most 10."""
-        if name.isdecimal():
+        if name.isdecimal() and len(name) <= _DIGITS:
             query = sa.select(cases).where(cases.c.number == int(name))
         else:
             full = name if name.startswith("esc_") else f"esc_{name}"

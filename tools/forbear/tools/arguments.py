@@ -22,6 +22,9 @@ from forbear.tools.untrusted import clip, inert
 MAX_WAIT = 50
 """Seconds that one call may wait: MCP clients give up at 60."""
 
+LONGEST = 1_000_000_000
+"""What a greater bound counts as, seconds (31 years) or requests: more than a store can hold."""
+
 MAX_LIMIT = 100
 """Operations or actions on one page."""
 
@@ -37,11 +40,22 @@ def _clamped(least: int, most: int) -> BeforeValidator:
     return BeforeValidator(clamp)
 
 
+def _at_most(most: int) -> BeforeValidator:
+    """A whole number above the bound becomes the bound; anything else is left as it is."""
+
+    def clamp(value: object) -> object:
+        if isinstance(value, int) and not isinstance(value, bool):
+            return min(value, most)
+        return value
+
+    return BeforeValidator(clamp)
+
+
 Id = Annotated[str, Field(min_length=1, max_length=100)]
 Name = Annotated[str, Field(min_length=1, max_length=100)]
 Words = Annotated[str, Field(min_length=1, max_length=500)]
 Cursor = Annotated[str, Field(max_length=500)]
-Positive = Annotated[int, Field(ge=1)]
+Positive = Annotated[int, _at_most(LONGEST), Field(ge=1)]
 Wait = Annotated[
     float,
     _clamped(0, MAX_WAIT),

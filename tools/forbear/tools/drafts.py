@@ -137,19 +137,19 @@ class Drafter:
     def _drafted(
         self, holding: Holding, action: Action, op: Operation, limits: Bounds, task: str | None
     ) -> Draft | Refusal:
-        intent = identity.intent_digest(
-            self._store_key,
-            op.provider,
-            op.account,
-            action.name,
-            action.send.method,
-            op.arguments,
-            action.identity,
-        )
         try:
+            intent = identity.intent_digest(
+                self._store_key,
+                op.provider,
+                op.account,
+                action.name,
+                action.send.method,
+                op.arguments,
+                action.identity,
+            )
             facts = facts_of(op, holding.contract)
             request = render(holding.contract, action.send, facts, timeout=op.timeout)
-        except RenderError as error:
+        except ValueError as error:  # what JSON cannot say, or what the request cannot hold
             return refusals.invalid_arguments([f"/arguments: {error}"], "the same call")
         digest = identity.request_digest(request, action.section)
         asks = _needs_approval(action.send, op.arguments)

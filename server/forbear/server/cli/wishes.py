@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime, timedelta
+from math import isfinite
 
 from forbear.rules.decisions import Wish
 from forbear.rules.model import Option
@@ -23,6 +24,8 @@ def wish_of(
 ) -> Wish:
     """The wish, or a failure that names the wrong word and the right ones."""
     name = option.replace("-", "_")
+    if minutes is not None and not isfinite(minutes):
+        raise Failure(f"--minutes {minutes} is no length of time; write a number above 0.")
     if name not in set(Option):
         raise Failure(f"There is no option {option!r}; `forbear show` lists those of the case.")
     _refuse_strangers(
