@@ -626,15 +626,29 @@ properties.dataset = {{ type = "string" }}
 first = "100ms"
 base = "100ms"
 max = "1s"
+
+[calls.customer]
+method = "GET"
+path = "/customers/{{arg.id}}"
+
+[calls.note]
+class = "idempotent_write"
+idempotent = "by_nature"
+method = "POST"
+path = "/notes"
+body = {{ text = "{{arg.text}}" }}
 """
 
 FAKE = """
 import asyncio, sys
-from forbear.server.fake import FakeProvider
+from forbear.server.fake import Answer, FakeProvider
 
 async def main():
     async with FakeProvider() as provider:
         provider.job("exp_1", ["queued", "done"], result={"rows": 3})
+        provider.job("exp_2", ["done"], result={"rows": 4})
+        provider.script("GET /customers/7", Answer(200, {"name": "Ada"}))
+        provider.script("POST /notes", Answer(200, {"id": "note_1"}))
         print(provider.base_url, flush=True)
         await asyncio.Event().wait()
 
@@ -698,6 +712,79 @@ def test_a_wrong_try_is_wrong_usage_and_stores_nothing(
     assert refused.code == 2
     assert says in refused.err
     assert run("ls", "--json").json() == {"operations": []}
+
+
+@pytest.mark.usefixtures("provider")
+def test_try_makes_calls_too_and_shows_what_they_brought(run: Run) -> None:
+    read = run("try", "shop.customer", "id=7")
+    assert (read.code, read.out.splitlines()[-1]) == (0, 'result: {"name": "Ada"}')
+    written = run("try", "shop.note", "text=hello", "--json")
+    assert written.code == 0
+    assert written.json()["kind"] == "call"
+    assert written.json()["request_class"] == "idempotent_write"
+    assert run("try", "shop.customer", "id=7", "--key", "k").code == 2
+
+
+@pytest.mark.usefixtures("provider")
+def test_the_same_try_again_shows_the_result_that_there_is_and_how_to_go_on(run: Run) -> None:
+    first = run("try", "shop.export", "dataset=sales", "--json").json()
+    for more in ((), ("--again",)):
+        again = run("try", "shop.export", "dataset=sales", *more)
+        assert again.code == 1
+        assert 'result: {"rows": 3}' in again.out
+        assert "and it is succeeded. Nothing was sent now." in again.err
+        assert f"`forbear show {first['parent_operation_id']}`" in again.err
+        assert "run this at a terminal and answer y" in again.err
+    assert len(run("ls", "--json").json()["operations"]) == 2
+
+
+def test_again_needs_nobody_where_the_contract_lets_it_be_asked_for(
+    home: Path, provider: str, run: Run
+) -> None:
+    text = LOOPBACK.format(base_url=provider).replace("deadline", 'repeat = "key"\ndeadline', 1)
+    (home / "contracts" / "shop.toml").write_text(text, encoding="utf-8")
+    assert run("try", "shop.export", "dataset=sales").code == 0
+    again = run("try", "shop.export", "dataset=sales", "--again")
+    assert again.code == 0
+    assert 'result: {"rows": 4}' in again.out
+
+
+@pytest.mark.usefixtures("provider")
+@pytest.mark.parametrize(
+    ("typed", "code", "rows"), [("y", 0, "4"), ("n", 1, "3"), ("\x03", 130, "")]
+)
+def test_at_a_terminal_a_person_allows_the_same_to_be_done_again(
+    run: Run, typed: str, code: int, rows: str
+) -> None:
+    assert run("try", "shop.export", "dataset=sales").code == 0
+    with at_a_terminal("try", "shop.export", "dataset=sales") as terminal:
+        terminal.until("Do it again? [y/N]")
+        terminal.type(f"{typed}\n")
+        assert terminal.end() == code
+    assert (f'{{"rows": {rows}}}' in terminal.seen.decode()) is bool(rows)
+
+
+def test_a_result_that_cannot_be_fetched_fails_the_try_in_words_for_people(
+    home: Path, provider: str, run: Run
+) -> None:
+    text = LOOPBACK.format(base_url=provider)
+    text = text.replace('result = "GET {/result/url}"', "") + (
+        '\n[jobs.export.success]\ntake = { link = "/result/link" }\n'
+        '\n[jobs.export.result]\nmethod = "GET"\nurl = "{result.link}"\n'
+    )
+    (home / "contracts" / "shop.toml").write_text(text, encoding="utf-8")
+    tried = run("try", "shop.export", "dataset=sales")
+    assert tried.code == 1
+    assert "succeeded, but its result cannot be fetched" in tried.err
+    assert "contract check" in tried.err
+    assert "the user" not in tried.err
+
+
+def test_an_argument_given_twice_is_wrong_usage() -> None:
+    with pytest.raises(Failure, match="dataset is given twice"):
+        pairs(["dataset=a", "dataset=b"])
+    with pytest.raises(Failure, match="rows is given twice"):
+        pairs(["rows=a", "rows:=5"])
 
 
 def test_arguments_are_text_unless_they_say_that_they_are_json() -> None:

@@ -1,4 +1,4 @@
-"""`try`: submit one job from a terminal, watch it, and fetch its result."""
+"""`try`: carry one action out from a terminal, watch it, and fetch its result."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ import typer
 
 from forbear.server.cli.home import run, settings
 from forbear.server.cli.reading import follow, result_lines
-from forbear.server.cli.terminal import Failure, remark, say, say_json
+from forbear.server.cli.terminal import Failure, at_a_terminal, confirmed, remark, say, say_json
 
 if TYPE_CHECKING:
     from forbear.rules.model import Operation, Refusal
     from forbear.server.app import App
+    from forbear.server.cli.wanted import Wanted
+    from forbear.tools.record import Record
 
 
 def register(app: typer.Typer) -> None:
@@ -30,50 +32,38 @@ def attempt(
     purpose: Annotated[str | None, typer.Option(help="What it is for.")] = None,
     task: Annotated[str | None, typer.Option(help="The task it belongs to.")] = None,
     key: Annotated[str | None, typer.Option(help="An idempotency key of your own.")] = None,
+    again: Annotated[
+        bool, typer.Option("--again", help="Once more, although the same was done before.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="The operation as JSON.")] = False,
 ) -> None:
-    """Submit a job as an agent would, tell its story as it goes, and fetch its result.
+    """Start a job or make a call as an agent would, tell its story, and show its result.
 
-    Exit 0 if it succeeded, 1 if it ended otherwise or needs a decision.
+    Exit 0 if it succeeded, 1 if it ended otherwise, needs a decision or was done before.
     """
-    provider, dot, job = action.partition(".")
-    if not dot or not provider or not job:
+    provider, dot, name = action.partition(".")
+    if not dot or not provider or not name:
         raise Failure(f"{action!r} is not PROVIDER.ACTION, such as exp.export.")
     given = pairs(arguments or [])
     home = settings()
     started: list[str] = []
 
     async def tried() -> bool:
-        from forbear.rules.model import Priority, Refusal
         from forbear.server.app import running
+        from forbear.server.cli.wanted import Wanted
 
+        wanted = Wanted(provider, name, given, purpose, task, key)
         async with running(home, role="try", worker=True) as app:
-            record = await app.desk.submit_job(
-                provider=provider,
-                job=job,
-                arguments=given,
-                purpose=purpose,
-                task=task,
-                idempotency_key=key,
-                depends_on=(),
-                deadline_seconds=None,
-                max_status_requests=None,
-                useful_for_seconds=None,
-                priority=Priority.INTERACTIVE,
-                wait_seconds=0,
-                client="terminal",
-                report=None,
-            )
-            if isinstance(record, Refusal):
-                raise _refused(record)
+            record = await _asked(app, wanted, again=again, as_json=as_json)
             op = record.operation
             started.append(op.id)
-            remark(f"{op.id}{', which ran already' if record.joined else ''}; Ctrl-C lets it go on")
-            succeeded = await follow(app.store, op, told=not as_json)
-            fetched = await _fetch(app, op, told=not as_json) if succeeded else None
+            joined = ", which was asked for already" if record.joined else ""
+            remark(f"{op.id}{joined}; Ctrl-C lets it go on")
+            if await follow(app.store, op, told=not as_json):
+                return await _bring(app, op, as_json=as_json)
             if as_json:
-                await _show_json(app, fetched or op)
-            return succeeded and (fetched is None or fetched.may_proceed)
+                await _show_json(app, op)
+            return False
 
     try:
         succeeded = run(tried)
@@ -87,62 +77,107 @@ def attempt(
 
 
 def pairs(arguments: Sequence[str]) -> dict[str, Any]:
-    """`key=text` and `key:=JSON` as arguments of a job."""
+    """`key=text` and `key:=JSON` as arguments of an action, each named once."""
     given: dict[str, Any] = {}
     for pair in arguments:
         name, equals, text = pair.partition("=")
-        if not equals or not name.strip(":"):
+        is_json, name = name.endswith(":"), name.removesuffix(":")
+        if not equals or not name:
             raise Failure(f"{pair!r} is not KEY=VALUE; write dataset=sales, or rows:=5 for JSON.")
-        if not name.endswith(":"):
-            given[name] = text
-            continue
+        if name in given:
+            raise Failure(f"{name} is given twice; write it once, or as a list: {name}:='[…]'.")
         try:
-            given[name[:-1]] = json.loads(text)
+            given[name] = json.loads(text) if is_json else text
         except (ValueError, RecursionError) as error:
             raise Failure(f"{pair!r}: after := must come JSON ({error}).") from error
     return given
 
 
-def _refused(refusal: Refusal) -> Failure:
-    from forbear.rules.model import Code
-
-    told = f"{refusal.message} {refusal.next_step}"
-    match refusal.code:
-        case Code.STORE_UNAVAILABLE:
-            return Failure(told, 3)
-        case Code.INVALID_ARGUMENTS:
-            return Failure(
-                f"{refusal.message}\nWrite key=text, and key:=JSON for numbers, true, false, "
-                "lists and objects."
-            )
-        case Code.UNKNOWN_ACTION | Code.CONTRACT_ERROR:
-            return Failure(f"{refusal.message} `forbear contract list` shows what there is.")
-        case Code.CREDENTIAL_MISSING:
-            return Failure(f"{refusal.message} `forbear doctor` names it.")
-        case _:
-            return Failure(told, 1)
+# --- the same once more ---------------------------------------------------------------------
 
 
-async def _fetch(app: App, op: Operation, *, told: bool) -> Operation | None:
+async def _asked(app: App, wanted: Wanted, *, again: bool, as_json: bool) -> Record:
+    """The operation that is asked for; a repetition only if the contract or a person allows it."""
+    from forbear.rules.model import Refusal
+    from forbear.server.cli.wanted import in_words
+
+    record = await wanted.once(app)
+    earlier = await _earlier(app, record, again=again)
+    if earlier is not None:
+        await _allow_repetition(app, wanted, earlier, again=again, as_json=as_json)
+        record = await wanted.again(app)
+    if isinstance(record, Refusal):
+        raise in_words(record, wanted.provider)
+    return record
+
+
+async def _earlier(app: App, record: Record | Refusal, *, again: bool) -> Operation | None:
+    """The operation that would be repeated, where a repetition is in question."""
+    from forbear.rules.model import Code, Refusal
+
+    if not isinstance(record, Refusal):
+        return record.operation if again and record.joined and record.operation.final else None
+    if record.code is not Code.POSSIBLE_DUPLICATE or record.operation_id is None:
+        return None
+    return await app.store.read.operation(record.operation_id)
+
+
+async def _allow_repetition(
+    app: App, wanted: Wanted, known: Operation, *, again: bool, as_json: bool
+) -> None:
+    """Return if the same may be done again; else show what came of it, and say how to go on."""
+    from forbear.server.cli.wanted import Earlier
+
+    earlier = Earlier.of(known, app.clock.now().wall)
+    if earlier.repeatable:
+        if again and wanted.contract_allows(app):
+            return
+        if at_a_terminal() and confirmed(f"{earlier.told} Do it again?", "Nothing was sent now."):
+            return
+    if earlier.succeeded:
+        await _bring(app, known, as_json=as_json)
+    raise Failure(f"{earlier.told} Nothing was sent now. {earlier.next_step}", 1)
+
+
+# --- what came of it ------------------------------------------------------------------------
+
+
+async def _bring(app: App, op: Operation, *, as_json: bool) -> bool:
+    """Show the result of an action that succeeded. False if there should be one and is none."""
+    from forbear.rules.model import Refusal
+    from forbear.server.cli.wanted import in_words
+
+    current = await app.store.read.operation(op.id) or op
+    fetched = await _fetched(app, current, told=not as_json)
+    if isinstance(fetched, Refusal):
+        if as_json:
+            await _show_json(app, current)
+        remark(f"{op.id} succeeded, but its result cannot be fetched.")
+        raise in_words(fetched, op.provider)
+    shown = fetched or current
+    if as_json:
+        await _show_json(app, shown)
+    else:
+        result_lines(shown)
+    return fetched is None or fetched.may_proceed
+
+
+async def _fetched(app: App, op: Operation, *, told: bool) -> Operation | Refusal | None:
     """The result operation of a job that has one, followed to its end."""
     from forbear.rules.model import Refusal
 
-    record = await app.desk.record(await app.store.read.operation(op.id) or op)
+    record = await app.desk.record(op)
     if "fetch_result" not in record.allowed_actions:
         return None
     fetched = await app.desk.fetch_result(
         op.id, name=None, offset=None, wait_seconds=0, client="terminal", report=None
     )
     if isinstance(fetched, Refusal):
-        remark(f"{fetched.message} {fetched.next_step}")
-        return None
+        return fetched
     if told:
         say()
     await follow(app.store, fetched.operation, told=told)
-    done = await app.store.read.operation(fetched.operation.id) or fetched.operation
-    if told:
-        result_lines(done)
-    return done
+    return await app.store.read.operation(fetched.operation.id) or fetched.operation
 
 
 async def _show_json(app: App, op: Operation) -> None:
