@@ -18,6 +18,7 @@ from tests.e2e.harness import (
 )
 from tests.support import ManualClock
 
+from forbear.rules.model import Option
 from forbear.server.fake import Answer, FakeProvider
 
 pytestmark = pytest.mark.anyio
@@ -173,3 +174,32 @@ async def test_a_secret_appears_in_nothing_that_an_agent_or_the_trail_is_told(
         assert TOKEN not in repr(told)
         assert TOKEN not in repr(trail)
         assert TOKEN.encode() not in (tmp_path / "forbear.db").read_bytes()
+
+
+@pytest.mark.requirement("W23")
+async def test_another_try_is_offered_once_the_key_changed_and_the_job_goes_on(
+    tmp_path: Path,
+) -> None:
+    key = tmp_path / "key"
+    key.write_text("old")
+    async with stage(tmp_path, auth=f"bearer file:{key}") as on:
+        job = await on.submit()
+        on.script(Answer(401))
+        await on.passes(5 * MINUTE)
+        case = (await on.full(job))["escalation"]
+        assert (case["reason"], [one["id"] for one in case["options"]]) == (
+            "authorization_denied",
+            ["abandon"],
+        )
+
+        key.write_text("new")
+        for _ in range(10):
+            await on.passes(15_000)
+            case = (await on.full(job))["escalation"]
+            if len(case["options"]) > 1:
+                break
+        assert [one["id"] for one in case["options"]] == ["retry_with_new_credential", "abandon"]
+        await on.decide(job, Option.RETRY_WITH_NEW_CREDENTIAL)
+        ended = await on.end_of(job)
+        assert ended["state"] == "succeeded"
+    assert sent(on.provider)[-1] == "Bearer new"

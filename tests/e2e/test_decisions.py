@@ -255,7 +255,7 @@ async def test_an_extension_grants_what_it_says_once_and_no_counter_falls(
         assert "extend by 15 minutes with 2 more status requests" in case["text"]
         short = await on.check(job)
         assert short["escalation"]["id"] == case["id"]
-        assert case["id"] in short["next_step"]
+        assert "`forbear inbox`" in short["next_step"]
 
         await on.decide(job, Option.EXTEND)
         assert (await on.full(job))["budgets"]["status_requests"] == {"used": 5, "max": 6}

@@ -459,3 +459,16 @@ def test_whatever_is_offered_can_be_carried_out(op: Operation, reason: Reason) -
         assert objection(wish, NOW) is None
         verdict = grant(op, reason, wish, CASE, JOB, NOW)
         assert advance(op.state, verdict.event)
+
+
+@pytest.mark.parametrize(
+    "wish",
+    [Wish(Option.CONFIRM_DONE, reference="job_77"), Wish(Option.TREAT_AS, treat_as="waiting")],
+)
+@pytest.mark.parametrize(("late", "once"), [(-1, None), (0, "deadline_exceeded")])
+def test_a_decision_that_comes_after_the_end_still_gets_one_look(
+    wish: Wish, late: int, once: str | None
+) -> None:
+    op = replace(HELD, provider_state="paused")
+    verdict = grant(op, Reason.UNKNOWN_STATE, wish, "esc_1", JOB, op.deadline_at + late)
+    assert verdict.changes.get("once") == once

@@ -94,6 +94,14 @@ def test_a_reason_fixes_its_options(reason: Reason) -> None:
     assert OPTIONS[reason] == FIXED[reason]
 
 
+@pytest.mark.requirement("W23")
+@pytest.mark.parametrize("reason", [Reason.AUTHORIZATION_DENIED, Reason.CREDENTIAL_MISSING])
+def test_another_try_is_offered_only_once_the_key_changed(reason: Reason) -> None:
+    before, after = (offers(HELD, reason, CONTRACT, NOW, new_credential=it) for it in (False, True))
+    assert [offer.option for offer in before] == [Option.ABANDON]
+    assert [offer.option for offer in after] == [Option.RETRY_WITH_NEW_CREDENTIAL, Option.ABANDON]
+
+
 @pytest.mark.parametrize("reason", sorted(set(Reason) - {Reason.REQUESTED}))
 def test_a_job_with_a_handle_is_offered_all_that_the_facts_allow(reason: Reason) -> None:
     """A changed contract with a documented cancel rules nothing out but later versions' options."""
@@ -102,7 +110,7 @@ def test_a_job_with_a_handle_is_offered_all_that_the_facts_allow(reason: Reason)
     if reason not in (Reason.NOT_FOUND,):
         expected = [option for option in expected if option is not Option.CONFIRM_NOT_DONE]
     # What we hold a handle of is observed; there is nothing to look up, and no key.
-    never = (Option.RECONCILE, Option.RESEND_SAME_KEY)
+    never = (Option.RECONCILE, Option.RESEND_SAME_KEY, Option.RETRY_WITH_NEW_CREDENTIAL)
     expected = [option for option in expected if option not in never]
     assert list(offered(op, reason)) == expected
 

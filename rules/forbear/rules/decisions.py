@@ -28,6 +28,7 @@ from forbear.rules.model import (
     WaitingFor,
 )
 from forbear.rules.reconciliation import Search
+from forbear.rules.schedule import end_of, end_reason
 
 AFTERWARDS = 900_000
 """Time that lookups and a resend get where a decision comes after the deadline, ms."""
@@ -78,11 +79,13 @@ def grant(
         case Option.HOLD:
             until = wish.until or _known_reset(op, now) or now + DEFAULT_HOLD
             return _resume(op, until, {"once": str(reason)}, case_id)
-        case Option.CHECK_AGAIN | Option.RETRY_WITH_NEW_CREDENTIAL:
+        case Option.CHECK_AGAIN:
             return _resume(op, now, {"once": str(reason)}, case_id)
+        case Option.RETRY_WITH_NEW_CREDENTIAL:
+            return _resume(op, now, _one_look(op, now), case_id)
         case Option.TREAT_AS:
             treat = {**op.treat, op.provider_state or "": wish.treat_as or ""}
-            return _resume(op, now, {"treat": treat}, case_id)
+            return _resume(op, now, {"treat": treat, **_one_look(op, now)}, case_id)
         case Option.REBIND:
             if action is None:
                 raise ValueError("rebinding needs the contract in force")
@@ -241,8 +244,17 @@ def _confirm_done(op: Operation, reference: str, now: int, case_id: str) -> Verd
         "delay_source": DelaySource.MANUAL_EXTENSION,
         "waiting_for": WaitingFor.PROVIDER,
         "authorisation": case_id,
+        **_one_look(op, now),
     }
     return Verdict(Event.WAIT_RESUMED, changes)
+
+
+def _one_look(op: Operation, now: int) -> Changes:
+    """A decision that comes after the end still gets one request: people decide late by nature.
+
+    What it brings settles; anything else asks again, with the end as the reason.
+    """
+    return {"once": str(end_reason(op))} if now >= end_of(op) else {}
 
 
 def _approval(op: Operation, case_id: str, now: int) -> Changes:

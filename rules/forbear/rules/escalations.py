@@ -117,6 +117,7 @@ EXECUTED = frozenset(
         Option.REBIND,
         Option.RECONCILE,
         Option.RESEND_SAME_KEY,
+        Option.RETRY_WITH_NEW_CREDENTIAL,
         Option.ABANDON,
         Option.APPROVE,
         Option.REJECT,
@@ -146,16 +147,21 @@ def offers(
     reason: Reason,
     contract: Contract | None,
     now: int,
+    *,
+    new_credential: bool = False,
 ) -> tuple[Offer, ...]:
     """The options the reason fixes, less what the contract or the facts rule out.
 
     `contract` is the one in force now; without it only what needs none is offered.
+    `new_credential` says that the key is another one than the provider refused.
     """
     action = contract.action(op.action) if contract is not None else None
     return tuple(
         _offer(op, option, action)
         for option in OPTIONS[reason]
-        if option in EXECUTED and _possible(op, reason, option, contract, action, now)
+        if option in EXECUTED
+        and (new_credential or option is not Option.RETRY_WITH_NEW_CREDENTIAL)
+        and _possible(op, reason, option, contract, action, now)
     )
 
 
@@ -195,7 +201,7 @@ def _possible(
             return resumable(op) and op.extensions.left > 0 and isinstance(action, Job)
         case Option.CHECK_AGAIN if reason in (Reason.EGRESS_REFUSED, Reason.INTEGRATION_FAILURE):
             return resumable(op) and action is not None and action.section != op.section
-        case Option.CHECK_AGAIN | Option.HOLD:
+        case Option.CHECK_AGAIN | Option.HOLD | Option.RETRY_WITH_NEW_CREDENTIAL:
             return resumable(op)
         case Option.TREAT_AS:
             return has_handle(op) and op.provider_state is not None
@@ -284,6 +290,8 @@ def _words(
                 "one more request; the provider recognises the key and does it once",
                 {},
             )
+        case Option.RETRY_WITH_NEW_CREDENTIAL:
+            return ("try once more with the new key", "one request with the key as it is now", {})
         case Option.APPROVE:
             return ("approve", "the stored request is sent, exactly as shown", {})
         case Option.REJECT:

@@ -108,6 +108,14 @@ class Contracts:
             return None
         return Target(contract.base_url, contract.auth, contract.allow_hosts)
 
+    def signature(self) -> object:
+        """Changes whenever a contract or the value of a credential does."""
+        held = ((one, self.credential(one)) for one in self.contracts().values())
+        return tuple(
+            (one.digest, key.version(self._store_key) if isinstance(key, Credential) else None)
+            for one, key in held
+        )
+
     def bindings(self) -> list[str]:
         """What this process can run now: bindings whose credential it holds, and which that is."""
         held: list[str] = []

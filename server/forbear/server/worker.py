@@ -76,6 +76,7 @@ class Worker:
         self._cooling: dict[str, int] = {}
         """Operations to leave alone until a time on the boot clock, which nobody sets back."""
         self._unstored = 0
+        self._signature: object = None
         self._elsewhere: frozenset[str] = frozenset()
 
     async def run(self) -> None:
@@ -133,9 +134,23 @@ class Worker:
                 await self._store.write(sign)
                 await self._store.write(ledger.recover)
                 await self._find_residents()
+                await self._renew_cases()
             except StoreError as error:
                 _log.warning("the store cannot be written: %s", error)
             await self._clock.sleep(HEARTBEAT)
+
+    async def _renew_cases(self) -> None:
+        """Offer in open cases what a changed contract or key makes possible."""
+        signature = self._contracts.signature()
+        if signature == self._signature:
+            return
+        for case in await self._store.read.open_cases():
+            op = await self._store.read.operation(case.operation_id)
+            held = None if op is None else self._contracts.holding(op.provider, op.action)
+            if held is not None:
+                renew = partial(self._store.ledger.reoffer, case_id=case.id, holding=held)
+                await self._store.write(renew)
+        self._signature = signature
 
     async def _find_residents(self) -> None:
         if self._role == "worker":
@@ -204,11 +219,12 @@ class Worker:
                 self._contracts.refresh()
                 holding = self._contracts.holding(due.provider, due.action)
                 reserve = partial(self._store.ledger.reserve, operation_id=due.id, holding=holding)
+                looked_at = self._clock.now().wall
                 step = await self._store.write(reserve)
                 if isinstance(step, Reserved):
                     await self._send(step)
                 elif not step:
-                    await self._cool_if_stuck(due)
+                    await self._cool_if_stuck(due, looked_at)
                     return
         except StoreError as error:
             _log.warning("%s: %s", due.id, error)
@@ -217,11 +233,10 @@ class Worker:
             _log.exception("%s could not be carried", due.id)
             self._cool(due.id, COOLING)
 
-    async def _cool_if_stuck(self, due: Due) -> None:
-        """Leave alone what is still due though nothing could be done for it here."""
-        now = self._clock.now().wall
+    async def _cool_if_stuck(self, due: Due, looked_at: int) -> None:
+        """Leave alone what was due at `looked_at` though nothing could be done for it here."""
         op = await self._store.read.operation(due.id)
-        if op is not None and op.next_at is not None and op.next_at <= now:
+        if op is not None and op.next_at is not None and op.next_at <= looked_at:
             self._cool(due.id, COOLING)
 
     # --- one request ------------------------------------------------------------------------

@@ -12,14 +12,16 @@ from sqlalchemy import Connection
 from forbear.rules import decisions, escalations
 from forbear.rules.decisions import Wish
 from forbear.rules.lifecycle import advance
-from forbear.rules.model import Case, Code, Operation, Option, Refusal, State
-from forbear.storage import audit, rows
+from forbear.rules.model import Case, Code, Operation, Option, Reason, Refusal, State
+from forbear.storage import audit, register, rows
 from forbear.storage.intents import watching
 from forbear.storage.schema import cases, operations
 from forbear.storage.transitions import (
     Holding,
     Ids,
     apply,
+    case_text,
+    listed,
     load,
     must_load,
     open_attempt,
@@ -59,7 +61,7 @@ def decide(
     op = must_load(connection, case.operation_id)
     refusal = (
         _not_decidable(case, revision, op, now)
-        or _not_offered(op, case, wish, holding, now)
+        or _not_offered(connection, op, case, wish, holding, now)
         or _taken(connection, op, wish)
     )
     if refusal is not None:
@@ -158,11 +160,46 @@ def _taken(connection: Connection, op: Operation, wish: Wish) -> Refusal | None:
     )
 
 
-def _not_offered(
-    op: Operation, case: Case, wish: Wish, holding: Holding | None, now: int
-) -> Refusal | None:
+def offers(
+    connection: Connection, op: Operation, reason: Reason, holding: Holding | None, now: int
+) -> tuple[escalations.Offer, ...]:
+    """What may be chosen now: the contract, the facts and the credential as they are."""
     contract = holding.contract if holding is not None else None
-    offered = [str(offer.option) for offer in escalations.offers(op, case.reason, contract, now)]
+    about_key = reason in (Reason.AUTHORIZATION_DENIED, Reason.CREDENTIAL_MISSING)
+    renewed = (
+        about_key
+        and holding is not None
+        and register.credential_ready(connection, op, holding, now)
+    )
+    return escalations.offers(op, reason, contract, now, new_credential=renewed)
+
+
+def reoffer(connection: Connection, case_id: str, holding: Holding | None, now: int) -> bool:
+    """Bring an open case up to date with a changed contract or key, as another revision of it."""
+    row = connection.execute(sa.select(cases).where(cases.c.id == case_id)).mappings().first()
+    case = None if row is None else rows.case(row)
+    if case is None or case.closed_at is not None:
+        return False
+    op = must_load(connection, case.operation_id)
+    offered = offers(connection, op, case.reason, holding, now)
+    if [str(offer.option) for offer in offered] == [option["id"] for option in case.options]:
+        return False
+    connection.execute(
+        sa.update(cases)
+        .where(cases.c.id == case.id)
+        .values(
+            options=listed(offered),
+            text=case_text(op, case.reason, offered, now, holding),
+            revision=case.revision + 1,
+        )
+    )
+    return True
+
+
+def _not_offered(
+    connection: Connection, op: Operation, case: Case, wish: Wish, holding: Holding | None, now: int
+) -> Refusal | None:
+    offered = [str(offer.option) for offer in offers(connection, op, case.reason, holding, now)]
     if str(wish.option) not in offered:
         return Refusal(
             Code.OPTION_NOT_OFFERED,

@@ -596,6 +596,10 @@ class Ledger:
             return replace(decided, follow_up=accepted.operation)
         return decided
 
+    def reoffer(self, connection: Connection, case_id: str, holding: Holding | None) -> bool:
+        """See `deciding.reoffer`."""
+        return deciding.reoffer(connection, case_id, holding, self._clock.now().wall)
+
     def drop(
         self, connection: Connection, operation_id: str, why: str, holding: Holding | None = None
     ) -> Operation | None:

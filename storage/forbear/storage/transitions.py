@@ -226,15 +226,7 @@ def _open(
         "reason": str(reason),
         "urgency": escalations.urgency(reason),
         "text": case_text(op, reason, offered, now, holding),
-        "options": [
-            {
-                "id": str(offer.option),
-                "label": offer.label,
-                "effect": offer.effect,
-                "parameters": dict(offer.parameters),
-            }
-            for offer in offered
-        ],
+        "options": listed(offered),
         "opened_at": now,
         "revision": 1,
     }
@@ -243,6 +235,19 @@ def _open(
     if case is None:
         raise LostUpdate(f"the case of {op.id} is not there")
     return case
+
+
+def listed(offered: tuple[escalations.Offer, ...]) -> list[dict[str, object]]:
+    """Offers as a case keeps them."""
+    return [
+        {
+            "id": str(offer.option),
+            "label": offer.label,
+            "effect": offer.effect,
+            "parameters": dict(offer.parameters),
+        }
+        for offer in offered
+    ]
 
 
 def case_text(
