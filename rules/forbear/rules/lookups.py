@@ -23,7 +23,7 @@ class Page:
     more: str | None = None
     """The cursor of the next page; an empty string is a cursor, only None is the end."""
     readable: bool = True
-    """False: there was no list where the contract says it is, so nothing is proven."""
+    """False: there was no list where the contract says it is, or no way to the rest of it."""
 
 
 def read_page(answer: Answer, lookup: Lookup, sent: Request, facts: Facts) -> Page:
@@ -42,8 +42,13 @@ def read_page(answer: Answer, lookup: Lookup, sent: Request, facts: Facts) -> Pa
     ours = tuple(item for item in items if holds_for(lookup.match, item, facts))
     echo = tuple(one for one in sent.echo if isinstance(one[0], Pointer))
     differing = any(foreign(echo, replace(answer, body=item), facts) for item in ours)
-    more = None if lookup.page is None else _next(answer, lookup.page, items)
-    return Page(tuple(_taken(item, lookup) for item in ours), differing, more)
+    matches = tuple(_taken(item, lookup) for item in ours)
+    if lookup.page is None or not _says_more(answer, lookup.page):
+        return Page(matches, differing)
+    more = _cursor(answer, lookup.page, items)
+    # Where the answer itself says that there is more, a page without a cursor is not the end.
+    cut = more is None and lookup.page.more is not None
+    return Page(matches, differing, more, readable=not cut)
 
 
 def _taken(item: Json, lookup: Lookup) -> Mapping[str, str]:
@@ -55,9 +60,11 @@ def _taken(item: Json, lookup: Lookup) -> Mapping[str, str]:
     return {name: text for name, text in texts.items() if text is not None}
 
 
-def _next(answer: Answer, page: Paging, items: tuple[Json, ...]) -> str | None:
-    if page.more is not None and text_at(answer, page.more) not in ("true", "1"):
-        return None
+def _says_more(answer: Answer, page: Paging) -> bool:
+    return page.more is None or text_at(answer, page.more) in ("true", "1")
+
+
+def _cursor(answer: Answer, page: Paging, items: tuple[Json, ...]) -> str | None:
     if page.at is not None:
         return text_of(value_at(answer, page.at))
     if page.item is not None and items:
