@@ -333,6 +333,7 @@ async def test_operations_are_found_again_by_state_task_and_page(tmp_path: Path)
         first, cursor = await find(limit=3)
         assert first == running[::-1]
         assert (await find(limit=3, cursor=cursor)) == ([ended], None)
+        assert (await find(limit=3, cursor=f"1.{'9' * 30}")) == (first, cursor)
         assert await find(provider="other") == ([], None)
 
 
