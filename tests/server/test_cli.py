@@ -368,6 +368,7 @@ def test_a_dry_run_says_what_would_follow_and_changes_nothing(home: Path, run: R
     op_id = drive(home, exhausted, TIGHT)
     told = run("decide", "1", "extend", "--requests", "2", "--dry-run")
     assert told.code == 0
+    assert told.out.startswith(f"{op_id} would be waiting. Nothing was changed.\n")
     assert "status requests 1 of 3" in told.out
     case = run("inbox", "--json").json()["cases"][0]
     assert case["operation_id"] == op_id
@@ -382,8 +383,47 @@ def test_an_extension_grants_what_was_asked_within_the_contract(home: Path, run:
     decided = run("decide", "1", "extend", "--minutes", "5", "--requests", "99", "--yes", "--json")
     told = decided.json()
     assert decided.code == 0
+    assert "--requests lowered to 4, the contract's extension" in decided.err
+    assert "--minutes lowered" not in decided.err
     assert told["operation"]["budgets"]["status_requests"] == {"used": 1, "max": 5}
     assert told["decision"]["extend_by"] == 300_000
+
+
+def test_minutes_above_the_extension_are_lowered_and_it_is_said(home: Path, run: Run) -> None:
+    drive(home, waits, TIGHT)
+    told = run("decide", "1", "extend", "--minutes", "90", "--dry-run")
+    assert "--minutes lowered to 15 minutes, the contract's extension" in told.err
+
+
+def test_a_dry_run_speaks_of_no_status_requests_where_there_are_none(home: Path, run: Run) -> None:
+    async def held(job: Driver) -> str:
+        await waits(job)
+        await job.desk.cancel_job(
+            job.op_id, reason="no longer wanted", wait_seconds=0, client="test", report=None
+        )
+        [cancellation] = await job.store.read.children(job.op_id)
+        return cancellation.id
+
+    op_id = drive(home, held)
+    told = run("decide", "1", "approve", "--dry-run")
+    assert told.code == 0, told.err
+    assert told.out.startswith(f"{op_id} would be queued. Nothing was changed.\n")
+    assert "status requests" not in told.out
+
+
+def test_an_unknown_case_is_named_before_any_token_is_asked_for(home: Path, run: Run) -> None:
+    drive(home, stops)
+    assert "There is no case '9'" in run("decide", "9", "abandon", "--yes").err
+
+
+@pytest.mark.parametrize("command", ["show", "why", "wait"])
+def test_an_operation_may_be_named_by_its_number_in_the_inbox(
+    home: Path, run: Run, command: str
+) -> None:
+    drive(home, stops)
+    told = run(command, "1")
+    assert "exp_71c" in told.out or "unknown_state" in told.out
+    assert run(command, "2").code == 2
 
 
 @pytest.mark.usefixtures("operator")
@@ -414,6 +454,8 @@ def test_cancelling_at_the_provider_queues_a_cancellation_that_the_case_allows(
         (("1", "treat_as", "--as", "succeeded"), "needs --as with one of waiting"),
         (("1", "abandon", "--minutes", "5"), "--minutes belongs to extend"),
         (("1", "hold", "--until", "teatime"), "is no time; write 30m"),
+        (("1", "extend", "--minutes", "1e306"), "is no length of time"),
+        (("1", "extend", "--minutes", "-5"), "choose one of: treat_as"),
         (("1", "extend", "--minutes", "nan"), "--minutes nan is no length of time"),
         (("1", "extend", "--minutes", "inf"), "--minutes inf is no length of time"),
         (("9" * 19, "abandon"), "There is no case '9999999999999999999'."),

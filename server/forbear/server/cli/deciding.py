@@ -100,19 +100,30 @@ def decide(
         from forbear.server.app import running
 
         async with running(home, role="cli", worker=False) as app:
-            channel = None if dry_run else _channel(home, app.store.key, yes=yes)
             case = await find_case(app.store, name)
             op = await app.store.read.operation(case.operation_id)
             if op is None:
                 raise Failure(f"the operation of case {case.id} is gone", 3)
             if case.closed_at is not None:
                 raise _closed(case, op)
+            channel = None if dry_run else _channel(home, app.store.key, yes=yes)
+            for told in _lowered(app, op, wish):
+                remark(told)
             if channel == "terminal" and not yes:
                 _ask(case, wish)
             await _decide(app, case, op, wish, channel, comment, as_json=as_json)
             await _remark_if_stuck(app, op.id)
 
     run(decided)
+
+
+def _lowered(app: App, op: Operation, wish: Wish) -> tuple[str, ...]:
+    from forbear.rules.contract import Job
+    from forbear.server.cli.wishes import lowered
+
+    held = app.contracts.holding(op.provider, op.action)
+    job = held.action if held is not None else None
+    return lowered(wish, job.limits.extension) if isinstance(job, Job) else ()
 
 
 def _channel(home: Settings, store_key: bytes, *, yes: bool) -> str:
@@ -223,15 +234,15 @@ async def _show_outcome(
         told = {"case": outcome.case.id, "dry_run": dry_run, "decision": decision}
         say_json(told | {"operation": full(await app.desk.record(op))})
         return
-    if dry_run:
-        say(f"{wish.option} would lead to this; nothing was changed:")
-    else:
-        say(f"Decided: {wish.option}. {op.id} is {op.state}.")
+    done = f"{op.id} would be" if dry_run else f"Decided: {wish.option}. {op.id} is"
+    say(f"{done} {op.state}.{' Nothing was changed.' if dry_run else ''}")
     now = app.clock.now().wall
-    if dry_run or not op.final:
-        if op.next_at is not None:
-            say(f"next request {clock_time(max(op.next_at, now), now)}")
-        say(f"deadline {clock_time(op.deadline_at, now)}")
+    if op.final:
+        return
+    if op.next_at is not None:
+        say(f"next request {clock_time(max(op.next_at, now), now)}")
+    say(f"deadline {clock_time(op.deadline_at, now)}")
+    if op.status_requests.max:
         say(f"status requests {op.status_requests.used} of {op.status_requests.max}")
 
 

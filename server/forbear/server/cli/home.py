@@ -55,7 +55,11 @@ def run(command: Callable[[], Awaitable[T]]) -> T:
 
 
 async def operation(store: Store, name: str) -> Operation:
-    """The operation with this id, or with the only id that begins so."""
+    """The operation with this id, of this case in the inbox, or the only one that begins so."""
+    if name.isdecimal() and (numbered := await store.read.case_by(name)):
+        stopped = await store.read.operation(numbered[0].operation_id)
+        if stopped is not None:
+            return stopped
     found = await store.read.by_prefix(name)
     exact = [op for op in found if op.id == name]
     return _only(exact or found, name, "operation", "forbear ls", lambda op: op.id)

@@ -24,7 +24,12 @@ if TYPE_CHECKING:
     from forbear.storage.store import Store
 
 AsJson = Annotated[bool, typer.Option("--json", help="As JSON on standard output.")]
-Name = Annotated[str, typer.Argument(metavar="OP", help="An operation's id, or how it begins.")]
+Name = Annotated[
+    str,
+    typer.Argument(
+        metavar="OP|NUMBER", help="An operation's id, how it begins, or a number of the inbox."
+    ),
+]
 
 
 def register(app: typer.Typer) -> None:

@@ -6,7 +6,9 @@ import re
 from datetime import UTC, datetime, timedelta
 from math import isfinite
 
+from forbear.rules.contract import Extension
 from forbear.rules.decisions import Wish
+from forbear.rules.escalations import length
 from forbear.rules.model import Option
 from forbear.rules.notation import parse_duration
 from forbear.rules.timing import read_rfc3339
@@ -24,7 +26,7 @@ def wish_of(
 ) -> Wish:
     """The wish, or a failure that names the wrong word and the right ones."""
     name = option.replace("-", "_")
-    if minutes is not None and not isfinite(minutes):
+    if minutes is not None and not isfinite(minutes * 60_000):
         raise Failure(f"--minutes {minutes} is no length of time; write a number above 0.")
     if name not in set(Option):
         raise Failure(f"There is no option {option!r}; `forbear show` lists those of the case.")
@@ -46,6 +48,16 @@ def wish_of(
         treat_as=treat_as,
         reference=reference,
     )
+
+
+def lowered(wish: Wish, granted: Extension) -> tuple[str, ...]:
+    """What of a wish for an extension is more than the contract grants at once."""
+    told: list[str] = []
+    if wish.extend_by is not None and wish.extend_by > granted.by:
+        told.append(f"--minutes lowered to {length(granted.by)}, the contract's extension")
+    if wish.requests is not None and wish.requests > granted.status_requests:
+        told.append(f"--requests lowered to {granted.status_requests}, the contract's extension")
+    return tuple(told)
 
 
 def _refuse_strangers(chosen: Option, given: dict[str, tuple[object, Option]]) -> None:
