@@ -248,25 +248,15 @@ class Ledger:
             now.wall,
             credential_ready=register.credential_ready(connection, op, holding, now.wall),
         ):
-            case admission.Hold(waiting_for=WaitingFor.CREDENTIAL) if self._others_can(
-                connection, op
-            ):
-                return False
             case admission.Hold() as hold:
-                self._hold(connection, op, hold, now.wall)
+                if not roster.left_to_others(connection, op, hold.waiting_for, self._liveness):
+                    self._hold(connection, op, hold, now.wall)
                 return False
             case Verdict() as verdict:
                 self._apply(connection, op, verdict, audit.Code.ENDED, now.wall, holding)
                 return True
             case admission.Admit() as admitted:
                 return self._permit(connection, op, admitted, key, scope, holding, now)
-
-    def _others_can(self, connection: Connection, op: Operation) -> bool:
-        """Whether a process that lacks the credential leaves this to one that has it."""
-        usable = register.usable_credentials(connection, op)
-        return usable is not None and roster.others_can_send(
-            connection, op.binding, usable, self._liveness
-        )
 
     def _permit(
         self,

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
+from forbear.rules.model import Operation, WaitingFor
 from forbear.storage import audit
 from forbear.storage.liveness import Liveness
+from forbear.storage.register import usable_credentials
 from forbear.storage.schema import LIVE, operations, processes, scopes
 
 
@@ -40,14 +42,19 @@ def pairing(binding: str, credential: str) -> str:
     return f"{binding}/{credential}"
 
 
-def others_can_send(
-    connection: Connection, binding: str, credentials: Collection[str], liveness: Liveness
+def left_to_others(
+    connection: Connection, op: Operation, waiting_for: WaitingFor, liveness: Liveness
 ) -> bool:
-    """Whether another living process has the contract and one of these credentials for it.
+    """Whether a process that lacks the credential for `op` leaves it to a living one that has it.
 
-    Without any, a credential that nobody has used yet is as good as another.
+    While nobody has used any, a credential that another process has is as good as the first.
     """
-    able = {pairing(binding, credential) for credential in credentials} or {binding}
+    if waiting_for is not WaitingFor.CREDENTIAL:
+        return False
+    usable = usable_credentials(connection, op)
+    if usable is None:
+        return False
+    able = {pairing(op.binding, credential) for credential in usable} or {op.binding}
     others = sa.select(processes).where(processes.c.owner != liveness.owner)
     return any(
         not able.isdisjoint(row.bindings) and liveness.alive(row.owner)

@@ -31,7 +31,7 @@ from forbear.rules.requests import link
 from forbear.rules.sameness import Duplicate, KeyConflict
 from forbear.storage.errors import StoreError
 from forbear.storage.intents import EndedTask
-from forbear.storage.ledger import Accepted, Draft, Paused
+from forbear.storage.ledger import Accepted, Draft
 from forbear.storage.store import Store
 from forbear.storage.transitions import Holding
 from forbear.tools import catalogue, drafts, refusals, story
@@ -570,8 +570,6 @@ class Desk:
                 return outcome
             case KeyConflict(known):
                 return refusals.key_conflict(known.id)
-            case Paused(target):
-                return refusals.paused(target)
             case EndedTask(task, at):
                 return refusals.task_ended(task, at, self._clock.now().wall)
             case Duplicate(known, own):
