@@ -986,6 +986,70 @@ def test_wrong_usage_exits_2(run: Run) -> None:
     assert run("version").code == 0
 
 
+# --- output that cannot be written, and errors of our own ------------------------------------
+
+
+def shell(command: str, **environment: str) -> Ran:
+    ran = subprocess.run(
+        [
+            "bash",
+            "-c",
+            f"set -o pipefail; {command.replace('forbear', f'{sys.executable} -m forbear')}",
+        ],
+        env=child_environment() | environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    return Ran(ran.returncode, ran.stdout, ran.stderr)
+
+
+def test_a_full_disk_behind_the_output_is_one_clear_sentence(home: Path) -> None:
+    drive(home, waits)
+    ran = shell("forbear ls > /dev/full")
+    assert ran.code == 1
+    told = [line for line in ran.err.splitlines() if "No process is alive" not in line]
+    assert told == [
+        "The output cannot be written: No space left on device. Nothing else went wrong."
+    ]
+
+
+def test_a_terminal_without_the_characters_gets_escapes(home: Path) -> None:
+    op = drive(home, ends)
+    ran = shell(f"forbear show {op}", PYTHONIOENCODING="ascii")
+    assert ran.code == 0, ran.err
+    assert "1 submit \\xb7 1 check" in ran.out
+    told = shell(f"forbear show {op} --json", PYTHONIOENCODING="ascii")
+    assert "·" in json.loads(told.out)["receipt"]
+
+
+@pytest.mark.parametrize("command", ["demo", "contract schema"])
+def test_a_reader_that_has_seen_enough_ends_the_command_without_a_word(command: str) -> None:
+    ran = shell(f"forbear {command} | head -1")
+    assert ran.code == 0
+    assert len(ran.out.splitlines()) == 1
+    assert ran.err == ""
+
+
+def test_an_error_of_our_own_shows_where_if_asked(
+    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (home / "keys").mkdir()
+    (home / "keys" / "store.key").mkdir()
+    assert cli.run(["ls"]) == 0
+    (home / "forbear.db").write_bytes(b"")
+    capsys.readouterr()
+    code = cli.run(["ls"])
+    quiet = capsys.readouterr().err
+    monkeypatch.setenv("FORBEAR_LOG", "debug")
+    assert cli.run(["ls"]) == code != 0
+    shown = capsys.readouterr().err
+    assert "Traceback" not in quiet
+    assert "Traceback" in shown
+    assert shown.endswith(quiet)
+
+
 # --- times as people write them -------------------------------------------------------------
 
 NOON = 1_796_040_000_000  # 2026-11-30 12:00:00 UTC

@@ -6,14 +6,21 @@ cannot be used.
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Sequence
 
 import typer
 
-from forbear.server.cli import contracts, deciding, reading, serving, setup, trying
-from forbear.server.cli.terminal import Failure, remark
+from forbear.server.cli import brakes, contracts, deciding, reading, serving, setup, trying
+from forbear.server.cli.terminal import (
+    Failure,
+    Unread,
+    abandon_output,
+    remark,
+    write_what_can_be_written,
+)
 from forbear.server.config import BadSettings
 
 app = typer.Typer(
@@ -30,6 +37,7 @@ trying.register(app)
 reading.register(app)
 deciding.register(app)
 contracts.register(app)
+brakes.register(app)
 
 
 def main() -> None:
@@ -38,33 +46,62 @@ def main() -> None:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Carry one command out; its exit code. Never lets a traceback reach the user."""
+    """Carry one command out; its exit code.
+
+    No traceback reaches the user unless FORBEAR_LOG asks for it.
+    """
+    write_what_can_be_written()
+    try:
+        code = _carried_out(arguments)
+        sys.stdout.flush()
+        return code
+    except (KeyboardInterrupt, Exception) as error:
+        return _ended_by(root(error))
+
+
+def _carried_out(arguments: Sequence[str]) -> int:
     try:
         app(args=list(arguments), prog_name="forbear")
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else int(end.code is not None)
-    except Failure as failure:
-        remark(str(failure))
-        return failure.code
-    except BadSettings as wrong:
-        remark(str(wrong))
-        return 2
-    except KeyboardInterrupt:
-        remark("interrupted")
-        return 130
-    except BrokenPipeError:
-        # Whoever read our output has seen enough; keep the interpreter from writing the rest.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
-    except Exception as error:
-        return _unexpected(error)
     return 0
 
 
-def _unexpected(error: Exception) -> int:
-    import logging
+def root(error: BaseException) -> BaseException:
+    """What went wrong first, without the groups that concurrent tasks wrap it in."""
+    while isinstance(error, BaseExceptionGroup):
+        known = error.subgroup((Failure, BadSettings, Unread, OSError))
+        error = (known or error).exceptions[0]
+    return error
 
-    logging.getLogger("forbear").debug("the command failed", exc_info=error)
+
+def _ended_by(error: BaseException) -> int:
+    match error:
+        case Failure(code=code):
+            remark(str(error))
+            return code
+        case BadSettings():
+            remark(str(error))
+            return 2
+        case KeyboardInterrupt():
+            remark("interrupted")
+            return 130
+        case Unread() | BrokenPipeError():
+            abandon_output()
+            return 0
+        case OSError(errno=errno.ENOSPC, filename=None):
+            abandon_output()
+            remark(f"The output cannot be written: {error.strerror}. Nothing else went wrong.")
+            return 1
+        case _:
+            return _unexpected(error)
+
+
+def _unexpected(error: BaseException) -> int:
+    if os.environ.get("FORBEAR_LOG", "").lower() == "debug":
+        import traceback
+
+        traceback.print_exception(error, file=sys.stderr)
     if _of_the_store(error):
         remark(
             f"The store cannot be used: {error}. Nothing was stored and nothing was sent. "
@@ -78,7 +115,7 @@ def _unexpected(error: Exception) -> int:
     return 1
 
 
-def _of_the_store(error: Exception) -> bool:
+def _of_the_store(error: BaseException) -> bool:
     from forbear.storage.errors import StoreError
 
     package = type(error).__module__.partition(".")[0]

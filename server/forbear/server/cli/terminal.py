@@ -11,6 +11,8 @@ import os
 import signal
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from io import TextIOWrapper
 from typing import Any
 
 from forbear.tools.untrusted import inert
@@ -27,11 +29,27 @@ class Failure(Exception):
         self.code = code
 
 
+class Unread(Exception):
+    """Whoever read our output has seen enough."""
+
+
+def write_what_can_be_written() -> None:
+    """Characters that a terminal's encoding lacks are written as escapes, not refused."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def abandon_output() -> None:
+    """Keep the interpreter from writing the rest when it ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def say(text: str = "", style: str | None = None) -> None:
     """One or more lines on standard output."""
     safe = inert(text).replace("\r", "\\r")
     if style is None or not _in_colour():
-        sys.stdout.write(f"{safe}\n")
+        _write(f"{safe}\n")
         return
     from rich.console import Console
     from rich.text import Text
@@ -41,12 +59,22 @@ def say(text: str = "", style: str | None = None) -> None:
 
 def remark(text: str) -> None:
     """One line on standard error."""
-    sys.stderr.write(inert(text).replace("\r", "\\r") + "\n")
+    with suppress(OSError):  # there is nobody left to tell
+        sys.stderr.write(inert(text).replace("\r", "\\r") + "\n")
 
 
 def say_json(value: Mapping[str, Any] | Sequence[Any]) -> None:
     """A value as JSON on standard output, and nothing else there."""
-    sys.stdout.write(json.dumps(value, ensure_ascii=False, indent=2, default=str) + "\n")
+    plain = (sys.stdout.encoding or "").lower().replace("-", "") != "utf8"
+    _write(json.dumps(value, ensure_ascii=plain, indent=2, default=str) + "\n")
+
+
+def _write(text: str) -> None:
+    try:
+        sys.stdout.write(text)
+    except BrokenPipeError as error:
+        # As an OSError it would end as a failure in the library that reads the command line.
+        raise Unread from error
 
 
 def confirmed(question: str, otherwise: str) -> bool:
