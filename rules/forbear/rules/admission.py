@@ -38,6 +38,9 @@ SETTLING = 5_000
 CREDENTIAL_RECHECK = 15_000
 """How often an operation that waits for a credential looks for it, ms."""
 
+PAUSE_RECHECK = 5_000
+"""How often paused work looks whether the pause is over, ms."""
+
 RATE_SHARE = 0.9
 """The share of a published rate that is used."""
 
@@ -87,6 +90,7 @@ def admit(
     now: int,
     *,
     credential_ready: bool,
+    paused: bool = False,
 ) -> Admit | Hold | Verdict:
     """Decide about the request that `op` would send next. `op` is live and has no open attempt."""
     ended = overdue(op, now)
@@ -102,6 +106,9 @@ def admit(
     if op.not_before is not None and op.not_before > now:
         source = DelaySource.PROVIDER_RETRY_AFTER
         return _hold(op, now, op.not_before, WaitingFor.PROVIDER, source)
+    if paused and op.step is not Step.LOOKUP:
+        # A person stopped it; deadlines and lookups go on (behaviour.md, section 2).
+        return _hold(op, now, now + PAUSE_RECHECK, WaitingFor.SCOPE, None)
     if not credential_ready:
         return _hold(op, now, now + CREDENTIAL_RECHECK, WaitingFor.CREDENTIAL, None)
     spacing = pace(scope)

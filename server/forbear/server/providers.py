@@ -108,6 +108,11 @@ class Contracts:
             return None
         return Target(contract.base_url, contract.auth, contract.allow_hosts)
 
+    def fingerprint(self, contract: Contract) -> str | None:
+        """Keyed name of a provider's credential; None if there is none to be had."""
+        found = self.credential(contract)
+        return found.fingerprint(self._store_key) if isinstance(found, Credential) else None
+
     def signature(self) -> object:
         """Changes whenever a contract or the value of a credential does."""
         held = ((one, self.credential(one)) for one in self.contracts().values())

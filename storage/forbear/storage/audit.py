@@ -56,6 +56,11 @@ class Code(StrEnum):
     """An end was asked for while a request is out; it counts when the outcome is known."""
     LATE_EVIDENCE = "late_evidence"
     """An answer of an attempt that had been closed as unknown."""
+    PAUSED = "paused"
+    """A person stopped a provider, a scope or all."""
+    RESUMED = "resumed"
+    CREDENTIAL_ACCEPTED = "credential_accepted"
+    """A person let another credential be used for a provider and account."""
     CHECK_MOVED = "check_moved"
     """A related operation, or a clock that was set back, made the next check due earlier."""
 

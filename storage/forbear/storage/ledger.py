@@ -44,6 +44,7 @@ from forbear.rules.requests import RenderError, render
 from forbear.rules.signals import Meaning, Signal
 from forbear.rules.verdicts import Verdict, after_attempt, stop
 from forbear.storage import audit, deciding, intents, register, reserving, roster, rows
+from forbear.storage.brakes import Paused, paused
 from forbear.storage.deciding import Decided
 from forbear.storage.intents import (
     EndedTask,
@@ -140,9 +141,12 @@ class Ledger:
 
     def accept(
         self, connection: Connection, draft: Draft, holding: Holding
-    ) -> Accepted | sameness.KeyConflict | sameness.Duplicate | EndedTask:
+    ) -> Accepted | sameness.KeyConflict | sameness.Duplicate | EndedTask | Paused:
         """Insert, join or refuse. A new operation is `queued` and due at once."""
         now = self._clock.now().wall
+        stopped = paused(connection, draft.operation.provider)
+        if stopped is not None:
+            return stopped
         if draft.task is not None:
             ended = ended_task(connection, draft.operation.principal, draft.task)
             if ended is not None:
@@ -247,6 +251,7 @@ class Ledger:
             register.scope_state(connection, key, op, now.wall),
             now.wall,
             credential_ready=register.credential_ready(connection, op, holding, now.wall),
+            paused=paused(connection, op.provider, key) is not None,
         ):
             case admission.Hold() as hold:
                 if not roster.left_to_others(connection, op, hold.waiting_for, self._liveness):

@@ -24,6 +24,7 @@ from forbear.storage.schema import (
     credentials,
     events,
     operations,
+    pauses,
     processes,
     requests,
     scopes,
@@ -215,6 +216,10 @@ class Queries:
             )
             for row in await self._rows(sa.select(processes).order_by(processes.c.started_at))
         ]
+
+    async def pauses(self) -> list[Mapping[str, Any]]:
+        """What people stopped: target, since, by."""
+        return [dict(row) for row in await self._rows(sa.select(pauses).order_by(pauses.c.since))]
 
     async def scopes(self) -> list[Mapping[str, Any]]:
         return [dict(row) for row in await self._rows(sa.select(scopes).order_by(scopes.c.key))]

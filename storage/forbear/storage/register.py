@@ -142,3 +142,14 @@ def usable_credentials(connection: Connection, op: Operation) -> list[str] | Non
     known = connection.execute(sa.select(credentials).where(mine)).all()
     usable = [row.fingerprint for row in known if row.refused_at is None]
     return usable if usable or not known else None
+
+
+def accept_credential(
+    connection: Connection, provider: str, account: str, fingerprint: str, now: int
+) -> None:
+    """Let a credential be used for a provider and account, also one that was refused before."""
+    row = {"provider": provider, "account": account, "fingerprint": fingerprint}
+    mine = sa.and_(*(credentials.c[name] == value for name, value in row.items()))
+    fresh = {"accepted_at": now, "refused_at": None, "refused_version": None}
+    if not connection.execute(sa.update(credentials).where(mine).values(**fresh)).rowcount:
+        connection.execute(sa.insert(credentials), {**row, **fresh})

@@ -356,6 +356,15 @@ credentials = sa.Table(
 )
 """Credentials by keyed fingerprint, never by value; a refused one is blocked for every process."""
 
+pauses = sa.Table(
+    "pauses",
+    metadata,
+    sa.Column("target", sa.Text, primary_key=True),
+    sa.Column("since", sa.BigInteger, nullable=False),
+    sa.Column("by", JSON, nullable=False),
+)
+"""What a person stopped: `all`, a provider, or a scope by its key. Read before every request."""
+
 processes = sa.Table(
     "processes",
     metadata,

@@ -12,6 +12,7 @@ from typing import TypeVar
 from sqlalchemy import Connection
 
 from forbear.rules.ports import Clock, Random
+from forbear.storage.brakes import Brakes
 from forbear.storage.database import Database
 from forbear.storage.errors import StoreUnavailable
 from forbear.storage.ledger import Ledger
@@ -40,6 +41,7 @@ class Store:
             raise StoreUnavailable(f"{error} -> make {home} writable to this user") from error
         self._database = Database(self.path)
         self.ledger = Ledger(clock, random, self.liveness)
+        self.brakes = Brakes(clock)
         self.read = Queries(self._database.readers)
         self._writer = Writer(self._database)
         self._changed = asyncio.Event()

@@ -29,6 +29,7 @@ from forbear.rules.model import (
 from forbear.rules.ports import Clock, Random
 from forbear.rules.requests import link
 from forbear.rules.sameness import Duplicate, KeyConflict
+from forbear.storage.brakes import Paused
 from forbear.storage.errors import StoreError
 from forbear.storage.intents import EndedTask
 from forbear.storage.ledger import Accepted, Draft
@@ -570,6 +571,8 @@ class Desk:
                 return outcome
             case KeyConflict(known):
                 return refusals.key_conflict(known.id)
+            case Paused(target):
+                return refusals.paused(target)
             case EndedTask(task, at):
                 return refusals.task_ended(task, at, self._clock.now().wall)
             case Duplicate(known, own):

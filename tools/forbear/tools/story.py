@@ -199,7 +199,7 @@ def _sentence(scene: _Scene) -> str:
             because = _word(scene.body.get("because"), "another operation")
             at = scene.body.get("next_at")
             return f"next poll moved to {scene.time(at) if at else 'now'} because of {because}"
-        case None:
+        case Code.PAUSED | Code.RESUMED | Code.CREDENTIAL_ACCEPTED | None:
             return clip(scene.name.replace("_", " "), WORD)
         case _:
             assert_never(scene.code)

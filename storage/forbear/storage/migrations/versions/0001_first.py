@@ -253,6 +253,13 @@ def upgrade() -> None:
         ),
     )
     op.create_table(
+        "pauses",
+        sa.Column("target", sa.Text(), nullable=False),
+        sa.Column("since", sa.BigInteger(), nullable=False),
+        sa.Column("by", sa.JSON(none_as_null=True), nullable=False),
+        sa.PrimaryKeyConstraint("target", name=op.f("pk_pauses")),
+    )
+    op.create_table(
         "processes",
         sa.Column("owner", sa.Text(), nullable=False),
         sa.Column("role", sa.Text(), nullable=False),

@@ -1,0 +1,75 @@
+"""Operators' brakes: durable stops that every process reads before every request."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import sqlalchemy as sa
+from sqlalchemy import Connection
+
+from forbear.rules.ports import Clock
+from forbear.storage import audit, register
+from forbear.storage.schema import pauses
+
+EVERYTHING = "all"
+"""The pause that stops every provider."""
+
+_PAUSED = sa.select(pauses.c.target).where(pauses.c.target.in_(sa.bindparam("any", expanding=True)))
+
+
+@dataclass(frozen=True, slots=True)
+class Paused:
+    """A person stopped this provider, or all."""
+
+    target: str
+
+
+def paused(connection: Connection, provider: str, scope: str | None = None) -> Paused | None:
+    """Which pause stops requests of a provider and scope now, if any."""
+    targets = [EVERYTHING, provider, *([] if scope is None else [scope])]
+    target = connection.execute(_PAUSED, {"any": targets}).scalar()
+    return None if target is None else Paused(target)
+
+
+class Brakes:
+    """What an operator may stop and let go: each act is one transaction and is recorded.
+
+    The methods are units for the writer; `by` says who did it.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+
+    def pause(self, connection: Connection, target: str, by: Mapping[str, object]) -> bool:
+        """Stop a provider, a scope (by its key) or `all`. False if it was stopped already."""
+        if connection.execute(_PAUSED, {"any": [target]}).first() is not None:
+            return False
+        now = self._clock.now().wall
+        row = {"target": target, "since": now, "by": dict(by)}
+        connection.execute(sa.insert(pauses), row)
+        audit.append(connection, None, now, audit.Code.PAUSED, {"target": target, **by})
+        return True
+
+    def resume(self, connection: Connection, target: str, by: Mapping[str, object]) -> bool:
+        """Undo a pause. False if there was none."""
+        gone = sa.delete(pauses).where(pauses.c.target == target)
+        if connection.execute(gone).rowcount == 0:
+            return False
+        now = self._clock.now().wall
+        audit.append(connection, None, now, audit.Code.RESUMED, {"target": target, **by})
+        return True
+
+    def accept_credential(
+        self,
+        connection: Connection,
+        provider: str,
+        account: str,
+        fingerprint: str,
+        by: Mapping[str, object],
+    ) -> None:
+        """Let another credential be used for a provider and account."""
+        now = self._clock.now().wall
+        register.accept_credential(connection, provider, account, fingerprint, now)
+        body = {"provider": provider, "account": account, "fingerprint": fingerprint, **by}
+        audit.append(connection, None, now, audit.Code.CREDENTIAL_ACCEPTED, body)

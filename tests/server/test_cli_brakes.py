@@ -1,0 +1,82 @@
+"""`pause`, `resume`, `ps`, `scopes`, `end-task` and `credential accept`, as an operator types them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from forbear.server import cli
+
+CONTRACT = """
+contract = 1
+base_url = "https://api.exp.example"
+auth = "bearer env:EXP_TOKEN"
+[calls]
+customer = "GET /customers/{arg.id}"
+"""
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    home = tmp_path / "home"
+    (home / "contracts").mkdir(parents=True)
+    (home / "contracts" / "exp.toml").write_text(CONTRACT, encoding="utf-8")
+    monkeypatch.setenv("FORBEAR_HOME", str(home))
+    monkeypatch.setenv("EXP_TOKEN", "secret-of-exp")
+    return home
+
+
+def typed(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    capsys.readouterr()
+    code = cli.run(arguments)
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+@pytest.mark.requirement("D12")
+@pytest.mark.usefixtures("home")
+@pytest.mark.parametrize("target", ["all", "exp"])
+def test_a_pause_is_shown_until_it_is_undone(
+    capsys: pytest.CaptureFixture[str], target: str
+) -> None:
+    assert typed(capsys, "pause", target)[0] == 0
+    assert "paused already" in typed(capsys, "pause", target)[1]
+    (paused,) = json.loads(typed(capsys, "ps", "--json")[1])["paused"]
+    assert (paused["target"], paused["by"]["channel"]) == (target, "terminal")
+    assert typed(capsys, "resume", target)[0] == 0
+    assert json.loads(typed(capsys, "ps", "--json")[1])["paused"] == []
+    code, _, err = typed(capsys, "resume", target)
+    assert (code, "is not paused" in err) == (1, True)
+
+
+@pytest.mark.usefixtures("home")
+def test_a_slip_in_a_name_pauses_nothing_and_names_what_there_is(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    code, _, err = typed(capsys, "pause", "epx")
+    assert code == 2
+    assert "all, exp" in err
+    assert json.loads(typed(capsys, "ps", "--json")[1])["paused"] == []
+
+
+@pytest.mark.usefixtures("home")
+def test_an_empty_home_has_nothing_to_list(capsys: pytest.CaptureFixture[str]) -> None:
+    assert json.loads(typed(capsys, "scopes", "--json")[1]) == {"scopes": []}
+    assert json.loads(typed(capsys, "ps", "--json")[1]) == {"processes": [], "paused": []}
+
+
+@pytest.mark.usefixtures("home")
+def test_a_key_is_accepted_by_name_and_never_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = typed(capsys, "credential", "accept", "exp")
+    assert (code, "accepted for account default" in out) == (0, True)
+    assert "secret-of-exp" not in out + err
+    code, _, err = typed(capsys, "credential", "accept", "epx")
+    assert (code, "there is: exp" in err) == (2, True)
+
+
+@pytest.mark.usefixtures("home")
+def test_a_task_that_is_ended_takes_no_new_work(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = typed(capsys, "end-task", "month-end")
+    assert (code, out) == (0, "Task month-end takes no new work.\n")
