@@ -1,4 +1,4 @@
-"""`pause`, `resume`, `ps`, `scopes`, `end-task` and `credential accept`, as an operator types them."""
+"""`pause`, `resume`, `ps`, `scopes`, `end-task`, `credential accept`, as an operator types them."""
 
 from __future__ import annotations
 
