@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from tests.rules.operations import (
     CONTRACT,
     DEADLINE,
+    FINDABLE,
     HOUR,
     JOB,
     MINUTE,
@@ -39,7 +40,7 @@ from forbear.rules.admission import (
     scope_key,
     scope_of,
 )
-from forbear.rules.contract import Scope
+from forbear.rules.contract import Idempotency, Scope
 from forbear.rules.lifecycle import Event, advance
 from forbear.rules.model import (
     Budget,
@@ -216,6 +217,79 @@ def test_a_spent_maximum_forbids_the_next_request(
 ) -> None:
     verdict = ended(op)
     assert (verdict.event, verdict.reason) == (event, reason)
+
+
+# --- what may have been applied -------------------------------------------------------------
+
+DOUBT: dict[str, Any] = {"certainty": Certainty.MAYBE_APPLIED, "attempts": Budget(1, 3)}
+LOOKING: dict[str, Any] = {**DOUBT, **DUE, "state": State.UNCLEAR, "step": Step.LOOKUP}
+
+
+@pytest.mark.requirement("R15")
+@pytest.mark.parametrize("kind", [Kind.JOB, Kind.CALL, Kind.CANCEL])
+@pytest.mark.parametrize("state", [State.UNCLEAR, State.QUEUED])
+@pytest.mark.parametrize(
+    ("changes", "now"), [({}, DEADLINE), ({"attempts": Budget(3, 3)}, NOW)], ids=["late", "spent"]
+)
+def test_doubt_ends_with_a_person_and_is_never_dropped(
+    kind: Kind, state: State, changes: dict[str, Any], now: int
+) -> None:
+    for certainty in (Certainty.MAYBE_APPLIED, Certainty.APPLIED):
+        op = queued(kind, UNCERTAIN, **DOUBT | {"state": state, "certainty": certainty} | changes)
+        verdict = ended(op, now=now)
+        assert (verdict.event, verdict.reason) == (Event.STOPPED, Reason.UNCLEAR_WRITE)
+
+
+@pytest.mark.requirement("R25")
+@given(left=st.integers(1, 2 * MINUTE))
+def test_a_lookup_has_its_timeout_or_the_time_that_is_left(left: int) -> None:
+    op = queued(**LOOKING | {"deadline_at": NOW + left})
+    permit = admit(op, FINDABLE, SCOPE, FREE, NOW, credential_ready=True)
+    assert isinstance(permit, Admit)
+    assert permit.step is Step.LOOKUP
+    assert permit.timeout == min(30 * SECOND, left)
+
+
+@pytest.mark.requirement("R25")
+def test_spent_lookups_ask_unless_one_is_under_way() -> None:
+    spent = queued(**LOOKING, lookups=Budget(6, 6))
+    assert ended(spent).reason is Reason.UNCLEAR_WRITE
+    for cursor in ("p2", ""):
+        assert admitted(replace(spent, search={"cursor": cursor})).step is Step.LOOKUP
+
+
+@pytest.mark.requirement("R25")
+@pytest.mark.parametrize(
+    ("changes", "leaves"),
+    [
+        ({"sent_at": NOW - HOUR + 1}, True),
+        ({"sent_at": NOW - HOUR}, False),
+        ({"sent_at": NOW - HOUR, "state": State.QUEUED}, False),
+        ({"sent_at": NOW - HOUR, "certainty": Certainty.NOT_APPLIED}, False),
+        ({"sent_at": NOW, "wire_key": None}, False),
+        ({"sent_at": NOW - HOUR, "kind": Kind.CANCEL, "wire_key": None}, True),
+        (
+            {
+                "sent_at": NOW - HOUR,
+                "state": State.DELAYED,
+                "certainty": Certainty.NOT_APPLIED,
+            },
+            True,
+        ),
+    ],
+    ids=["inside", "over", "approved", "after-proof", "no-key", "cancellation", "no-doubt"],
+)
+def test_a_repetition_leaves_only_while_its_key_is_honoured(
+    changes: dict[str, Any], leaves: bool
+) -> None:
+    job = replace(FINDABLE, idempotency=Idempotency("header", "Key", window=HOUR))
+    own = {**LOOKING, "step": Step.SEND, "wire_key": "k"} | changes
+    found = admit(queued(**own), job, SCOPE, FREE, NOW, credential_ready=True)
+    if leaves:
+        assert isinstance(found, Admit)
+    else:
+        assert isinstance(found, Verdict)
+        assert found.reason is Reason.UNCLEAR_WRITE
 
 
 # --- what a permit allows -------------------------------------------------------------------

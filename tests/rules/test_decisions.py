@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from tests.rules.operations import (
     CONTRACT,
     DEADLINE,
+    FINDABLE,
     HOUR,
     JOB,
     MINUTE,
@@ -22,8 +23,8 @@ from tests.rules.operations import (
     waiting,
 )
 
-from forbear.rules.admission import Admit, ScopeState, admit
-from forbear.rules.contract import Scope
+from forbear.rules.admission import Admit, Hold, ScopeState, admit
+from forbear.rules.contract import Idempotency, Job, Scope
 from forbear.rules.decisions import Wish, discard, grant, objection
 from forbear.rules.escalations import EXECUTED, OPTIONS, TREATABLE, offers
 from forbear.rules.facts import facts_of
@@ -42,6 +43,7 @@ from forbear.rules.model import (
     Step,
     WaitingFor,
 )
+from forbear.rules.reconciliation import Search
 from forbear.rules.signals import Meaning
 from forbear.rules.verdicts import Verdict, after_attempt
 
@@ -71,16 +73,22 @@ def decide(
     return carried(op, verdict)
 
 
+KEYED = replace(FINDABLE, idempotency=Idempotency("header", "Idempotency-Key", window=HOUR))
+
+
 def carried(op: Operation, verdict: Verdict) -> Operation:
     changes: dict[str, Any] = dict(verdict.changes)
     return replace(op, **changes, state=advance(op.state, verdict.event))
 
 
-def admitted(op: Operation, now: int = NOW) -> Admit:
-    scope = Scope("account", "account")
-    found = admit(op, JOB, scope, ScopeState(), now, credential_ready=True)
+def admitted(op: Operation, now: int = NOW, job: Job = JOB) -> Admit:
+    found = asked(op, now, job)
     assert isinstance(found, Admit)
     return found
+
+
+def asked(op: Operation, now: int, job: Job) -> Admit | Hold | Verdict:
+    return admit(op, job, Scope("account", "account"), ScopeState(), now, credential_ready=True)
 
 
 BUDGETS = (
@@ -342,6 +350,81 @@ def test_an_unvalidated_result_is_marked_as_such() -> None:
     op = replace(HELD, terminal_seen=True)
     after_it = decide(op, Option.USE_UNVALIDATED_RESULT, Reason.CONTRADICTORY_RESPONSE)
     assert (after_it.state, after_it.validated) == (State.SUCCEEDED, False)
+
+
+# --- lookups and resends --------------------------------------------------------------------
+
+OVER: dict[str, Any] = {
+    "deadline_at": NOW - MINUTE,
+    "useful_until": NOW - HOUR,
+    "lookups": Budget(6, 6),
+    "attempts": Budget(3, 3),
+    "request_class": RequestClass.IDEMPOTENT_WRITE,
+    "wire_key": "k-1",
+    "sent_at": NOW - MINUTE,
+}
+
+
+@pytest.mark.requirement("R25")
+@pytest.mark.parametrize("changes", [{}, OVER], ids=["in-time", "after-the-deadline"])
+@pytest.mark.parametrize("reason", [Reason.UNCLEAR_WRITE, Reason.RECONCILIATION_CONFLICT])
+def test_reconciling_grants_three_lookups_and_time_for_them(
+    changes: dict[str, Any], reason: Reason
+) -> None:
+    op = replace(UNCLEAR, **changes)
+    after_it = decide(op, Option.RECONCILE, reason)
+    assert (after_it.state, after_it.step) == (State.UNCLEAR, Step.LOOKUP)
+    assert after_it.lookups == Budget(op.lookups.used, op.lookups.max + 3)
+    assert after_it.attempts == op.attempts, "never the write itself"
+    assert admitted(after_it, job=KEYED).step is Step.LOOKUP
+    assert admitted(after_it, NOW + 10 * MINUTE, KEYED).step is Step.LOOKUP
+
+
+@pytest.mark.requirement("R25")
+def test_reconciling_begins_at_the_first_page_and_keeps_what_was_found_empty() -> None:
+    under_way = Search(NOW - MINUTE, NOW - MINUTE, "p2", 1, ({"id": "exp_1"},))
+    op = replace(UNCLEAR, search=under_way.kept())
+    after_it = decide(op, Option.RECONCILE, Reason.UNCLEAR_WRITE)
+    assert Search.of(after_it) == Search(NOW - MINUTE, NOW - MINUTE)
+
+
+@pytest.mark.requirement("R13", "R25")
+@pytest.mark.parametrize("changes", [{}, OVER], ids=["in-time", "after-the-deadline"])
+def test_a_resend_is_one_attempt_more_under_the_same_key(changes: dict[str, Any]) -> None:
+    op = replace(UNCLEAR, **OVER | {"deadline_at": DEADLINE, "useful_until": None} | changes)
+    after_it = decide(op, Option.RESEND_SAME_KEY, Reason.UNCLEAR_WRITE)
+    assert (after_it.state, after_it.step) == (State.QUEUED, Step.SEND)
+    assert (after_it.attempts, after_it.wire_key) == (Budget(3, 4), "k-1")
+    assert after_it.certainty is Certainty.MAYBE_APPLIED
+    assert admitted(after_it, job=KEYED).step is Step.SEND
+
+
+@pytest.mark.requirement("R25")
+def test_the_window_of_a_resend_is_checked_when_it_would_leave() -> None:
+    after_it = decide(replace(UNCLEAR, **OVER), Option.RESEND_SAME_KEY, Reason.UNCLEAR_WRITE)
+    last = NOW - MINUTE + HOUR
+    waited = replace(after_it, deadline_at=NOW + 2 * HOUR, useful_until=None)
+    assert admitted(waited, last - 1, KEYED).step is Step.SEND
+    refused = asked(waited, last, KEYED)
+    assert isinstance(refused, Verdict)
+    assert (refused.event, refused.reason) == (Event.STOPPED, Reason.UNCLEAR_WRITE)
+
+
+@pytest.mark.requirement("R25")
+def test_a_resend_makes_earlier_lookups_worthless() -> None:
+    op = replace(UNCLEAR, search=Search(NOW - HOUR, NOW - HOUR, proven=True).kept())
+    after_it = decide(op, Option.RESEND_SAME_KEY, Reason.UNCLEAR_WRITE)
+    assert Search.of(after_it) == Search(proven=True)
+
+
+@pytest.mark.requirement("R15")
+def test_an_approved_resend_that_never_leaves_is_not_dropped() -> None:
+    after_it = decide(
+        replace(UNCLEAR, kind=Kind.CALL, **OVER), Option.RESEND_SAME_KEY, Reason.UNCLEAR_WRITE
+    )
+    late = asked(after_it, NOW + HOUR, KEYED)
+    assert isinstance(late, Verdict)
+    assert (late.event, late.reason) == (Event.STOPPED, Reason.UNCLEAR_WRITE)
 
 
 # --- approval, ends -------------------------------------------------------------------------

@@ -23,7 +23,7 @@ from tests.rules.operations import (
     waiting,
 )
 
-from forbear.rules.contract import Contract
+from forbear.rules.contract import Action, Contract, Idempotency
 from forbear.rules.escalations import EXECUTED, OPTIONS, case_text, length, offers, urgency
 from forbear.rules.model import (
     Budget,
@@ -35,6 +35,10 @@ from forbear.rules.model import (
     RequestClass,
     State,
 )
+from forbear.rules.reconciliation import Search
+
+assert FINDABLE.lookup is not None
+LOOKUP = FINDABLE.lookup
 
 TABLE = """
 deadline_exceeded: extend check_again cancel_at_provider abandon
@@ -168,6 +172,46 @@ def test_a_job_that_only_an_address_leads_to_cannot_be_confirmed_by_an_id() -> N
     assert Option.CONFIRM_DONE in offered(op, Reason.ACCEPTED_UNTRACKED)
 
 
+KEYED = replace(
+    CONTRACT,
+    jobs={"export": replace(JOB, idempotency=Idempotency("header", "Key", window=HOUR))},
+)
+SENT_WITH_KEY = replace(UNCLEAR, wire_key="k", sent_at=NOW - HOUR + 1)
+
+
+@pytest.mark.requirement("R25")
+@pytest.mark.parametrize(
+    ("op", "contract", "expected"),
+    [
+        (UNCLEAR, CONTRACT, {Option.RECONCILE}),
+        (UNCLEAR, PLAIN, set[Option]()),
+        (UNCLEAR, None, set[Option]()),
+        (UNCLEAR, KEYED, set[Option]()),
+        (SENT_WITH_KEY, KEYED, {Option.RESEND_SAME_KEY}),
+        (SENT_WITH_KEY, PLAIN, set[Option]()),
+        (replace(SENT_WITH_KEY, sent_at=NOW - HOUR), KEYED, set[Option]()),
+        (replace(SENT_WITH_KEY, kind=Kind.CANCEL), KEYED, set[Option]()),
+        (replace(UNCLEAR, kind=Kind.CANCEL), CONTRACT, set[Option]()),
+    ],
+    ids=[
+        "lookup",
+        "neither",
+        "no-contract",
+        "no-key-was-sent",
+        "key",
+        "no-promise",
+        "window-over",
+        "cancellation-with-the-actions-key",
+        "cancellation-with-the-actions-lookup",
+    ],
+)
+def test_looking_and_resending_are_offered_where_they_are_possible(
+    op: Operation, contract: Contract | None, expected: set[Option]
+) -> None:
+    asked = {Option.RECONCILE, Option.RESEND_SAME_KEY}
+    assert set(offered(op, Reason.UNCLEAR_WRITE, contract)) & asked == expected
+
+
 def test_options_name_their_cost() -> None:
     labels = [offer.label for offer in offers(HELD, Reason.DEADLINE_EXCEEDED, CONTRACT, NOW)]
     assert labels == [
@@ -242,6 +286,51 @@ def test_the_text_of_an_unclear_write_has_these_lines() -> None:
         "If nobody decides: nothing is sent",
         "Safe options: mark as done with the provider's id, mark as not done, abandon",
     ]
+
+
+def line(name: str, op: Operation, action: Action | None) -> str:
+    told = text(op, Reason.UNCLEAR_WRITE, action=action).splitlines()
+    (found,) = [one for one in told if one.startswith(f"{name}: ")]
+    return found.removeprefix(f"{name}: ")
+
+
+LOOKED = replace(UNCLEAR, lookups=Budget(3, 6))
+NOT_FOUND = replace(LOOKED, search=Search(last_empty=NOW - 18 * MINUTE).kept())
+PROVES_NOTHING = replace(FINDABLE, lookup=replace(LOOKUP, absence_proves=False))
+
+
+@pytest.mark.requirement("R25")
+@pytest.mark.parametrize(
+    ("op", "action", "words"),
+    [
+        (NOT_FOUND, PROVES_NOTHING, "3 of 6, last 10:02Z, not found; absence proves nothing"),
+        (
+            NOT_FOUND,
+            FINDABLE,
+            "3 of 6, last 10:02Z, not found; absence proves that nothing happened",
+        ),
+        (LOOKED, PROVES_NOTHING, "3 of 6, no complete answer; absence proves nothing"),
+        (UNCLEAR, PROVES_NOTHING, "0 of 6; absence proves nothing"),
+        (UNCLEAR, JOB, "none declared"),
+        (UNCLEAR, None, "none declared"),
+    ],
+)
+def test_a_case_says_what_was_looked_up(op: Operation, action: Action | None, words: str) -> None:
+    assert line("Lookup", op, action) == words
+
+
+@pytest.mark.requirement("R25")
+@pytest.mark.parametrize(
+    ("op", "window", "words"),
+    [
+        (SENT_WITH_KEY, 24 * HOUR, "yes, the provider honours it until 2026-12-01 09:20Z"),
+        (SENT_WITH_KEY, 30 * MINUTE, "yes, but the provider honoured it only until 09:50Z"),
+        (UNCLEAR, HOUR, "none, the provider cannot recognise a repetition"),
+    ],
+)
+def test_a_case_says_how_long_a_key_is_honoured(op: Operation, window: int, words: str) -> None:
+    action = replace(JOB, idempotency=Idempotency("header", "Key", window=window))
+    assert line("Key", op, action) == words
 
 
 def test_lines_that_do_not_apply_are_left_out() -> None:
