@@ -214,7 +214,70 @@ def test_why_says_in_a_paragraph_what_it_waits_for(
 
 def test_why_says_when_nobody_alive_could_go_on(home: Path, run: Run) -> None:
     op_id = drive(home, waits)
-    assert "No process is alive that could send" in run("why", op_id).out
+    told = run("why", op_id)
+    assert (told.out + told.err).count("No process is alive that could send") == 1
+
+
+def test_why_says_that_the_sender_of_a_request_is_gone_and_nothing_else_of_it(
+    home: Path, run: Run
+) -> None:
+    async def killed(job: Driver) -> str:
+        await job.accepted()
+        await job.reserve()
+        return job.op_id
+
+    told = run("why", drive(home, killed)).out
+    assert "A status request left at" in told
+    assert "the process that sent it is gone" in told
+    assert "is out" not in told
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        (
+            "https://api.exp.example/v1",
+            "https://api.exp.example/v2",
+            "It was started at https://api.exp.example, and the contract now says "
+            "https://api.exp.example/v2",
+        ),
+        ('"GET /exports/{id}"', '"GET /jobs/{id}"', "now states other requests"),
+        ("acct_17", "acct_18", "It belongs to account acct_17, and the contract now says acct_18"),
+        ("[jobs.export", "[jobs.other", "has no export any more"),
+        ("contract = 1", "contract = 2", "does not load"),
+    ],
+)
+def test_why_names_what_is_another_in_the_present_contract(
+    home: Path, run: Run, old: str, new: str, says: str
+) -> None:
+    op_id = drive(home, waits)
+    text = CONTRACT.replace(old, new)
+    (home / "contracts" / "exp.toml").write_text(text, encoding="utf-8")
+    told = run("why", op_id).out
+    assert says in told
+    assert ("offers `rebind`" in told) is ("put back what it was" in told)
+
+
+def test_why_tells_what_a_failure_was_and_who_discarded_what(
+    home: Path, run: Run, operator: None
+) -> None:
+    async def fails(job: Driver) -> tuple[str, str]:
+        await job.accepted()
+        error = {"code": "bad_column", "message": "no column x"}
+        await job.answer(200, {"id": "exp_71c", "state": "failed", "error": error})
+        failed = job.op_id
+        job.clock.advance(5_000)
+        await job.submit(dataset="other")
+        await job.silence()
+        return failed, job.op_id
+
+    failed, unclear = drive(home, fails)
+    told = run("why", failed).out
+    assert "the last answer was 200; code bad_column; no column x" in told
+    assert run("decide", "1", "abandon", "--comment", "not needed", "--yes").code == 0
+    told = run("why", unclear).out
+    assert "decided abandon at" in told
+    assert 'saying "not needed"' in told
 
 
 def test_why_names_a_living_process_that_lacks_the_contract(home: Path, run: Run) -> None:
@@ -225,7 +288,7 @@ def test_why_names_a_living_process_that_lacks_the_contract(home: Path, run: Run
         return await asyncio.to_thread(run, "why", job.op_id)
 
     told = drive(home, looked_at)
-    assert "None of the 1 living processes can run it" in told.out
+    assert "The living process cannot run it. The key of exp is missing there." in told.out
     assert "No process is alive" not in told.err
 
 
@@ -623,7 +686,7 @@ def test_a_decision_that_nobody_alive_can_execute_says_so(
 
     ran = drive(home, decided)
     assert ran.code == 0
-    assert "None of the 1 living processes can run it" in ran.err
+    assert "The living process cannot run it" in ran.err
 
 
 @pytest.mark.parametrize("how", ["Ctrl-C", "SIGTERM"])

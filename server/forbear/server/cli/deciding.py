@@ -253,7 +253,7 @@ async def _remark_if_stuck(app: App, op_id: str) -> None:
     op = await app.store.read.operation(op_id)
     if op is None or op.final:
         await remark_if_nobody_sends(app.store)
-    elif (stuck := await obstacle(app.store, op)) is not None:
+    elif (stuck := await obstacle(app.store, op, app.contracts)) is not None:
         remark(stuck)
 
 

@@ -238,15 +238,19 @@ def why(name: Name, as_json: AsJson = False) -> None:
 
     async def said() -> None:
         from forbear.server.cli.reasons import reason_of
+        from forbear.server.credentials import Credentials
+        from forbear.server.providers import Contracts
 
         async with opened(home) as store:
             op = await operation(store, name)
-            told = await reason_of(store, op)
+            contracts = Contracts(home.contracts, Credentials(), store.key)
+            told = await reason_of(store, op, contracts)
             if as_json:
                 say_json({"operation_id": op.id, "state": str(op.state), "why": told})
             else:
                 say(told)
-            await remark_if_nobody_sends(store)
+            if NOBODY not in told:
+                await remark_if_nobody_sends(store)
 
     run(said)
 

@@ -5,31 +5,35 @@ from __future__ import annotations
 from typing import assert_never
 
 from forbear.rules.contract_report import duration
+from forbear.rules.escalations import has_handle
 from forbear.rules.model import Operation, State, WaitingFor
-from forbear.server.cli.home import senders
+from forbear.server.cli.home import NOBODY, senders
 from forbear.server.clock import SystemClock
+from forbear.server.credentials import MissingCredential
+from forbear.server.providers import Contracts
 from forbear.storage.store import Store
 from forbear.tools.times import clock_time
 
 
-async def reason_of(store: Store, op: Operation) -> str:
+async def reason_of(store: Store, op: Operation, contracts: Contracts) -> str:
     """What it waits for, until when, and whether anybody can go on with it."""
     now = SystemClock().now().wall
     told = await _by_state(store, op, now)
-    if op.final or op.state is State.ESCALATED or op.approve_by is not None:
+    if op.final or op.approve_by is not None:
         return told
-    return f"{told} {await _by_processes(store, op, now)}".strip()
+    if op.state is State.ESCALATED:
+        return f"{told} {await _difference(store, op, contracts)}".strip()
+    return f"{told} {await _by_processes(store, op, now, contracts)}".strip()
 
 
 async def _by_state(store: Store, op: Operation, now: int) -> str:
     match op.state:
         case State.QUEUED:
             return await _queued(store, op, now)
+        case State.SENDING | State.WAITING if op.lease_owner is not None:
+            return _out(op, now, alive=store.liveness.alive(op.lease_owner))
         case State.SENDING:
-            since = f" since {clock_time(op.updated_at, now)}"
-            return f"A request is out{since}; its outcome is not stored yet."
-        case State.WAITING if op.lease_owner is not None:
-            return "A status request is out at this moment."
+            return "Its request left; what came of it is not stored yet."
         case State.WAITING if op.waiting_for in (WaitingFor.SCOPE, WaitingFor.SLOT):
             return await _held(store, op, now)
         case State.WAITING if op.waiting_for is WaitingFor.CREDENTIAL:
@@ -52,11 +56,45 @@ async def _by_state(store: Store, op: Operation, now: int) -> str:
         case State.SUCCEEDED:
             return f"It is over: it succeeded at {clock_time(op.updated_at, now)}."
         case State.FAILED | State.CANCELLED | State.EXPIRED | State.DISCARDED:
-            message = (op.failure or {}).get("message") or (op.failure or {}).get("code")
-            because = f": {message}" if message else ""
-            return f"It is over: {op.state} at {clock_time(op.updated_at, now)}{because}."
+            ended = f"It is over: {op.state} at {clock_time(op.updated_at, now)}"
+            return f"{ended}{_said(op)}{await _decided(store, op, now)}."
         case _:
             assert_never(op.state)
+
+
+def _out(op: Operation, now: int, *, alive: bool) -> str:
+    what = "status request" if op.state is State.WAITING else "request"
+    at = clock_time(op.updated_at, now)
+    if alive:
+        return f"A {what} is out since {at}; its outcome is not stored yet."
+    return (
+        f"A {what} left at {at}, and the process that sent it is gone: what came of it is not "
+        "known, and the next process that can run it goes on from there."
+    )
+
+
+def _said(op: Operation) -> str:
+    """What the last answer and the failure say, as far as they do."""
+    failure = op.failure or {}
+    told = [
+        f"the last answer was {op.http_status}" if op.http_status is not None else "",
+        f"code {failure['code']}" if failure.get("code") else "",
+        f"{failure['message']}" if failure.get("message") else "",
+    ]
+    known = "; ".join(filter(None, told))
+    return f": {known}" if known else ""
+
+
+async def _decided(store: Store, op: Operation, now: int) -> str:
+    """The person's decision that ended it, if one did."""
+    decisions = [one.decision for one in await store.read.cases_of(op.id) if one.decision]
+    if not decisions or op.state is not State.DISCARDED:
+        return ""
+    last = decisions[-1]
+    at = last.get("at")
+    when = f" at {clock_time(at, now)}" if isinstance(at, int) else ""
+    comment = f', saying "{last["comment"]}"' if last.get("comment") else ""
+    return f"; {last.get('operator')} decided {last.get('option')}{when}{comment}"
 
 
 async def _queued(store: Store, op: Operation, now: int) -> str:
@@ -118,31 +156,80 @@ def _next(op: Operation, now: int, what: str) -> str:
     return f"The next {what} is at {clock_time(op.next_at, now)}{source}"
 
 
-async def obstacle(store: Store, op: Operation) -> str | None:
+async def obstacle(store: Store, op: Operation, contracts: Contracts) -> str | None:
     """Why nobody alive could go on with an operation, or None if somebody could."""
     living = await senders(store)
+    if any(op.binding in process.bindings for process in living):
+        return None
+    differs = await _difference(store, op, contracts)
     if not living:
-        return "No process is alive that could send: start `forbear worker`."
-    if not any(op.binding in process.bindings for process in living):
+        return f"{NOBODY} {differs}".strip()
+    count = "The living process" if len(living) == 1 else f"None of the {len(living)} processes"
+    cannot = "cannot" if len(living) == 1 else "can"
+    return f"{count} {cannot} run it. {differs or await _keyless(op, contracts)}"
+
+
+async def _difference(store: Store, op: Operation, contracts: Contracts) -> str:
+    """What of the present contract is another than the operation was started under."""
+    contract = contracts.contracts().get(op.provider)
+    if contract is None:
+        errors = contracts.errors().get(op.provider)
+        if errors:
+            return f"The contract of {op.provider} does not load: {errors[0]}."
+        return f"There is no contract of {op.provider} any more: put its file back."
+    action = contract.action(op.action)
+    if action is None:
+        return f"The contract of {op.provider} has no {op.action} any more: put it back."
+    if action.binding == op.binding:
+        return ""
+    account = contract.account.get("id", "default")
+    if account != op.account:
         return (
-            f"None of the {len(living)} living processes can run it: its contract changed or its "
-            "key is missing there. `forbear contract check` and `forbear doctor` tell which."
+            f"It belongs to account {op.account}, and the contract now says {account}: only the "
+            "contract of its own account goes on with it."
         )
-    return None
+    sent = await store.read.request_of(op.id)
+    if sent is not None and not sent.url.startswith(contract.base_url):
+        origin = "/".join(sent.url.split("/")[:3])
+        told = f"It was started at {origin}, and the contract now says {contract.base_url}"
+    else:
+        told = (
+            f"The contract now states other requests, headers or another key for {op.action} than "
+            "it was started under"
+        )
+    return f"{told}: put back what it was{_rebinding(op)}."
 
 
-async def _by_processes(store: Store, op: Operation, now: int) -> str:
+def _rebinding(op: Operation) -> str:
+    if not has_handle(op) or op.state is State.ESCALATED:
+        return ""
+    return (
+        ", or wait: a minute after its next check is due a living process stops it with a case "
+        "that offers `rebind`"
+    )
+
+
+async def _keyless(op: Operation, contracts: Contracts) -> str:
+    """The contract is the same, so it is the key, or a file that was not read yet."""
+    contract = contracts.contracts()[op.provider]
+    missing = contracts.credential(contract)
+    here = f", and here: {missing}" if isinstance(missing, MissingCredential) else ""
+    return (
+        f"The key of {op.provider} is missing there{here}. Give it to that process and start it "
+        "again, or run `forbear worker` where the key is set."
+    )
+
+
+async def _by_processes(store: Store, op: Operation, now: int, contracts: Contracts) -> str:
     """Whether anybody alive goes on with it."""
-    stuck = await obstacle(store, op)
+    stuck = await obstacle(store, op, contracts)
     if stuck is not None:
-        return f"But that does not happen now. {stuck}"
+        return stuck
     living = await senders(store)
     able = [process for process in living if op.binding in process.bindings]
-    if not able:
-        return ""
-    owner = next((one for one in living if one.owner == op.lease_owner), None)
-    if op.lease_owner is not None and owner is None:
-        return "The process that held it is gone; another takes over within seconds."
+    if op.lease_owner is not None:
+        return "" if store.liveness.alive(op.lease_owner) else "Another takes over within seconds."
+    first = f"Process {able[0].pid} ({able[0].role})"
     if op.next_at is not None and now - op.next_at > 15_000:
-        return f"Process {able[0].pid} ({able[0].role}) could run it and should have by now."
-    return f"Process {able[0].pid} ({able[0].role}) goes on with it."
+        return f"{first} could run it and should have by now."
+    return f"{first} goes on with it."
