@@ -243,7 +243,7 @@ def test_doubt_ends_with_a_person_and_is_never_dropped(
 @pytest.mark.requirement("R25")
 @given(left=st.integers(1, 2 * MINUTE))
 def test_a_lookup_has_its_timeout_or_the_time_that_is_left(left: int) -> None:
-    op = queued(**LOOKING | {"deadline_at": NOW + left})
+    op = replace(queued(**LOOKING), deadline_at=NOW + left)
     permit = admit(op, FINDABLE, SCOPE, FREE, NOW, credential_ready=True)
     assert isinstance(permit, Admit)
     assert permit.step is Step.LOOKUP

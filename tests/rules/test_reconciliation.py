@@ -222,6 +222,35 @@ def test_nothing_is_looked_up_beyond_its_bounds(lookups: Budget, deadline: int) 
     assert verdict.changes["next_at"] is None
 
 
+@pytest.mark.parametrize(
+    ("op", "signal"),
+    [
+        (keyed(once=str(Reason.RATE_LIMITED)), LOST),
+        (keyed(), told(M.RETRY_LATER, certainty=Certainty.APPLIED)),
+    ],
+    ids=["a-single-permit", "stated-as-applied"],
+)
+def test_some_answers_are_never_followed_by_a_resend(op: Operation, signal: Signal) -> None:
+    assert way(judge(op, signal, KEY_ONLY)) == PERSON
+    assert way(judge(replace(op, attempts=Budget(1, 9)), signal, KEY_AND_LOOKUP)) == "lookup"
+
+
+def test_a_contract_may_rule_out_the_resend_after_a_status() -> None:
+    limits = replace(CONTRACT.classes[KEYED], retry_statuses=frozenset({429}))
+    contract = replace(
+        CONTRACT, jobs={"export": KEY_ONLY}, classes={**CONTRACT.classes, KEYED: limits}
+    )
+    for signal, expected in ((told(M.SERVER_ERROR), PERSON), (LOST, "same key")):
+        verdict = after_attempt(keyed(), contract, KEY_ONLY, signal, NOW, MIDDLE)
+        assert way(verdict) == expected
+
+
+@pytest.mark.requirement("R25")
+def test_lookups_before_a_request_prove_nothing_about_it() -> None:
+    op = keyed(search=Search(NOW - HOUR, NOW - HOUR).kept())
+    assert Search.of(carried(op, judge(op, LOST, KEY_AND_LOOKUP))) == Search()
+
+
 def test_a_resend_waits_what_the_provider_asked_and_pays_for_it() -> None:
     asked = told(M.SERVER_ERROR, retry_after=after(20 * SECOND))
     verdict = judge(keyed(), asked, KEY_ONLY, u=0.0)
