@@ -277,11 +277,28 @@ def test_an_error_reads_as_file_line_key_problem_and_fix() -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "line", "key"),
+    [
+        ("contract = 1\ncontract = 1\n", 2, "contract"),
+        ('contract = 1\n[account]\nid = "a"\n[account]\n', 4, "account"),
+        ("contract = 1\n[jobs.x]\n usual  = '1m'\n usual  = '1m'\n", 4, "usual"),
+    ],
+)
+def test_a_key_that_is_there_twice_is_named(text: str, line: int, key: str) -> None:
+    (error,) = errors_of(text)
+    assert (error.line, error.key, error.problem) == (line, key, "is there twice")
+
+
+def test_a_byte_order_mark_is_named_as_what_it_is() -> None:
+    (error,) = errors_of("\ufeffcontract = 1\n")
+    assert "byte order mark" in error.problem
+
+
+@pytest.mark.parametrize(
     ("text", "line"),
     [
         ("contract = 1\nbase_url =", 2),
         ("contract = 1\n[jobs\n", 2),
-        ("contract = 1\ncontract = 1\n", 2),
         ('contract = 1\nx = "', 2),
         ("contract = 1\n\n\nauth = 'a' 'b'\n", 4),
     ],

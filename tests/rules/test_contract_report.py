@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from tests.rules.contracts import FULL, SMALL, changed, loaded
 
 from forbear.rules.contract_report import Finding, coverage, covered, duration, report
+from forbear.rules.toml_lines import key_lines
 
 TODAY = date(2026, 12, 1)
 
@@ -132,6 +133,96 @@ def test_a_table_that_waits_for_every_word_is_noted() -> None:
     assert not finding.warning
 
 
+# --- what may have been forgotten -----------------------------------------------------------
+
+
+def silent(text: str, code: str) -> Finding | None:
+    findings = report(loaded(text), TODAY, key_lines(text))
+    return next((one for one in findings if one.code == code), None)
+
+
+def test_warnings_come_before_notes() -> None:
+    marks = [one.warning for one in report(loaded(SMALL), TODAY)]
+    assert marks == sorted(marks, reverse=True)
+    assert set(marks) == {True, False}
+
+
+def test_today_is_the_fix_of_unchecked_facts() -> None:
+    finding = found(SMALL, "unchecked")
+    assert finding is not None
+    assert "checked = 2026-12-01" in finding.fix
+
+
+def test_an_argument_in_the_label_only_is_warned_of_as_a_misspelling() -> None:
+    finding = silent(
+        changed(SMALL, "usual ", 'label = "Export {arg.datset}"\nusual '), "label_only"
+    )
+    assert finding is not None
+    assert "{arg.datset} is in the label only" in finding.text
+    assert "arg.dataset" in finding.fix
+    assert silent(changed(SMALL, "usual ", 'label = "{arg.dataset}"\nusual '), "label_only") is None
+    assert silent(FULL, "label_only") is None
+
+
+def test_an_argument_of_a_stated_input_may_be_for_the_label_alone() -> None:
+    text = changed(SMALL, "usual ", 'label = "Export {arg.why}"\nusual ').replace(
+        "[calls]", 'input = { type = "object", properties = { dataset = {}, why = {} } }\n[calls]'
+    )
+    assert silent(text, "label_only") is None
+
+
+@pytest.mark.parametrize(("auth", "noted"), [("", True), ('auth = "none"', False)])
+def test_a_missing_auth_line_is_noted(auth: str, noted: bool) -> None:
+    text = changed(SMALL, 'auth     = "bearer env:EXP_TOKEN"', auth)
+    finding = silent(text, "no_auth")
+    assert (finding is not None) is noted
+    if finding is not None:
+        assert not finding.warning
+        assert "no key is sent" in finding.text
+
+
+@pytest.mark.parametrize(("deadline", "warned"), [("60s", True), ("61s", False)])
+def test_a_deadline_that_one_429_uses_up_is_warned_of(deadline: str, warned: bool) -> None:
+    text = SMALL.replace('"40m"', f'"{deadline}"').replace('"10m"', '"10s"')
+    assert (found(text, "deadline_within_one_429") is not None) is warned
+
+
+def test_a_job_that_waits_for_no_word_is_warned_of() -> None:
+    text = changed(SMALL, '["queued", "running"]', "[]")
+    assert found(text, "nothing_waits") is not None
+    assert found(SMALL, "nothing_waits") is None
+
+
+def test_a_result_without_the_key_names_lines_that_send_it() -> None:
+    finding = found(SMALL, "result_without_key")
+    assert finding is not None
+    lines = finding.fix.partition("write instead: ")[2].replace("; and: ", "\n")
+    text = changed(SMALL, 'result    = "GET {/result/url}"', lines)
+    mended = loaded(text).jobs["export"]
+    assert mended.results["result"].authenticate
+    assert mended.success == loaded(SMALL).jobs["export"].success
+    assert found(text, "result_without_key") is None
+
+
+def test_a_result_elsewhere_or_without_any_key_needs_none() -> None:
+    assert found(changed(SMALL, '"bearer env:EXP_TOKEN"', '"none"'), "result_without_key") is None
+    assert found(FULL, "result_without_key") is None
+
+
+def test_a_field_that_the_result_needs_is_asked_for_from_success() -> None:
+    long = (
+        'success = { take = { link = "/link" } }\n'
+        'result = { method = "GET", url = "{result.link}" }'
+    )
+    text = changed(SMALL, 'result    = "GET {/result/url}"', long)
+    finding = found(text, "result_not_required")
+    assert finding is not None
+    assert finding.fix == 'add require = { "/link" = "present" } to [jobs.export.success]'
+    mended = text.replace("} }", '}, require = { "/link" = "present" } }', 1)
+    assert found(mended, "result_not_required") is None
+    assert found(SMALL, "result_not_required") is None
+
+
 # --- what a budget covers -------------------------------------------------------------------
 
 
@@ -142,6 +233,12 @@ def test_a_budget_that_ends_long_before_the_deadline_is_warned_of() -> None:
     assert finding is not None
     assert finding.text.startswith("4 status requests cover")
     assert "of the deadline of 40 m" in finding.text
+
+
+def test_a_span_that_is_one_length_is_said_once() -> None:
+    finding = found(SMALL, "budget")
+    assert finding is not None
+    assert "cover 40 m of the deadline of 40 m" in finding.text
 
 
 @pytest.mark.requirement("W09")

@@ -952,8 +952,71 @@ def test_a_pasted_answer_is_concluded_from(home: Path, run: Run, tmp_path: Path)
     answer.write_text('{"id": "7", "state": "paused"}', encoding="utf-8")
     file = str(home / "contracts" / "exp.toml")
     told = run("contract", "check", file, "--sample", str(answer))
-    assert told.out == "jobs.export.status, 200: unknown_state\n"
+    assert told.out.splitlines() == [
+        "jobs.export.status, 200: unknown_state",
+        "  read the state 'paused'",
+        "  no row has it -> add it to one of waiting, succeeded, failed",
+    ]
     assert run("contract", "check", file, "--sample", "nowhere.json").code == 2
+
+
+@pytest.mark.parametrize(
+    ("answer", "says"),
+    [
+        ({"id": "7", "state": "done"}, "missing: /result/url"),
+        ({"id": "7"}, "there is no word where the contract reads the state"),
+        ({"id": "7", "state": "failed", "error": {"code": "x"}}, "read the failure 'x'"),
+    ],
+)
+def test_a_pasted_answer_tells_what_was_read_and_what_is_missing(
+    home: Path, run: Run, tmp_path: Path, answer: dict[str, Any], says: str
+) -> None:
+    sample = tmp_path / "answer.json"
+    sample.write_text(json.dumps(answer), encoding="utf-8")
+    file = str(home / "contracts" / "exp.toml")
+    assert says in run("contract", "check", file, "--sample", str(sample)).out
+
+
+@pytest.mark.parametrize(
+    ("on", "says"),
+    [
+        ("export", "'export' names no request; there are jobs.export, calls.customer"),
+        ("jobs.export", "has no part named: write one of submit, status"),
+    ],
+)
+def test_a_request_that_is_none_is_named_with_those_that_are(
+    home: Path, run: Run, tmp_path: Path, on: str, says: str
+) -> None:
+    sample = tmp_path / "answer.json"
+    sample.write_text("{}", encoding="utf-8")
+    file = str(home / "contracts" / "exp.toml")
+    refused = run("contract", "check", file, "--sample", str(sample), "--on", on)
+    assert refused.code == 2
+    assert says in refused.err
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"contract = 1\n# caf\xe9\n", ":2: (file): is not UTF-8 text (byte 0xe9)"),
+        (b"\xef\xbb\xbfcontract = 1\n", ":1: (file): begins with a byte order mark"),
+        (b"contract = 1\ncontract = 1\n", ":2: contract: is there twice"),
+        (None, ":1: (file): is not there"),
+        ("folder", ":1: (file): is a folder"),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_told_in_words(
+    run: Run, tmp_path: Path, content: bytes | str | None, says: str
+) -> None:
+    file = tmp_path / "one.toml"
+    if isinstance(content, bytes):
+        file.write_bytes(content)
+    elif content == "folder":
+        file.mkdir()
+    checked = run("contract", "check", str(file))
+    assert checked.code == 1
+    assert says in checked.out
+    assert " -> " in checked.out
 
 
 def test_a_home_without_contracts_says_how_to_begin(home: Path, run: Run) -> None:

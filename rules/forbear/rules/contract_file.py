@@ -97,6 +97,10 @@ def parse_all(
 
 
 def _load(text: str, file: str) -> Raw | ContractError:
+    if text.startswith("\ufeff"):
+        return ContractError(
+            file, 1, "(file)", "begins with a byte order mark", "save it as UTF-8 without one"
+        )
     try:
         loaded = tomllib.loads(text, parse_float=Decimal)
         return _too_deep(file) if _is_deep(loaded) else loaded
@@ -104,6 +108,10 @@ def _load(text: str, file: str) -> Raw | ContractError:
         message = str(error)
         found = _AT_LINE.search(message)
         line = int(found[1]) if found else text.rstrip("\n").count("\n") + 1
+        if message.startswith(("Cannot overwrite", "Cannot declare", "Cannot mutate")):
+            return ContractError(
+                file, line, _key_in(text, line), "is there twice", "keep one of the two"
+            )
         return ContractError(
             file, line, "(toml)", _AT_LINE.sub("", message).strip(), "mend the TOML of this line"
         )
@@ -111,6 +119,11 @@ def _load(text: str, file: str) -> Raw | ContractError:
         return _too_deep(file)
     except ValueError as error:
         return ContractError(file, 1, "(toml)", str(error), "write shorter numbers")
+
+
+def _key_in(text: str, line: int) -> str:
+    """The key or section that a line of a file names."""
+    return text.split("\n")[line - 1].partition("=")[0].strip().strip("[]").strip()
 
 
 def _too_deep(file: str) -> ContractError:

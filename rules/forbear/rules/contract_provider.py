@@ -56,8 +56,9 @@ _EXPECTATIONS = frozenset(word.value for words in (Meaning, Reason, JobClass) fo
 
 
 def _stem(file: str) -> str:
-    """The file's name without folders and without `.toml`."""
-    return file.replace("\\", "/").rsplit("/", 1)[-1].removesuffix(".toml")
+    """The file's name without folders and without its ending, be it `.toml` or `.sample`."""
+    name = file.replace("\\", "/").rsplit("/", 1)[-1]
+    return name.rpartition(".")[0] or name
 
 
 def contract(

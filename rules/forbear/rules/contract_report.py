@@ -5,7 +5,7 @@ Nothing here is wrong; each finding says what will happen at run time, and what 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from datetime import date
 from urllib.parse import urlsplit
@@ -16,9 +16,15 @@ from forbear.rules.contract import (
     Call,
     Contract,
     Job,
+    Means,
+    Placeholder,
     Request,
+    Template,
+    Tree,
 )
-from forbear.rules.model import RequestClass
+from forbear.rules.model import JobClass, RequestClass
+from forbear.rules.reading import source_name
+from forbear.rules.toml_lines import Path
 
 STALE_AFTER = 180
 """Days after which the facts of a contract should be checked again."""
@@ -48,10 +54,15 @@ class Finding:
         )
 
 
-def report(contract: Contract, today: date) -> tuple[Finding, ...]:
-    """All findings of a contract, the whole file first, then action by action."""
-    return (
+def report(contract: Contract, today: date, stated: Collection[Path] = ()) -> tuple[Finding, ...]:
+    """All findings of a contract, warnings first; each kind for the whole file, then by action.
+
+    `stated` are the keys of the file (`key_lines`): with them, what was left out is told apart from
+    what was written.
+    """
+    found = [
         *_of_file(contract, today),
+        *_of_silence(contract, stated),
         *(
             finding
             for name, job in contract.jobs.items()
@@ -62,7 +73,8 @@ def report(contract: Contract, today: date) -> tuple[Finding, ...]:
             for name, call in contract.calls.items()
             for finding in _of_call(f"calls.{name}", call)
         ),
-    )
+    ]
+    return tuple(sorted(found, key=lambda finding: not finding.warning))
 
 
 # --- what a budget covers -------------------------------------------------------------------
@@ -132,7 +144,7 @@ def _of_file(contract: Contract, today: date) -> Iterator[Finding]:
             "unchecked",
             "checked",
             "nothing says when these facts were true",
-            "add checked = <date>",
+            f"add checked = {today.isoformat()}, if they are today",
         )
     elif (age := (today - date.fromisoformat(contract.checked)).days) > STALE_AFTER:
         yield Finding(
@@ -155,8 +167,81 @@ def _of_file(contract: Contract, today: date) -> Iterator[Finding]:
         )
 
 
+def _of_silence(contract: Contract, stated: Collection[Path]) -> Iterator[Finding]:
+    """What a file leaves out, where writing it may have been forgotten."""
+    if not stated or ("use",) in stated:
+        return
+    if ("auth",) not in stated:
+        yield Finding(
+            "no_auth",
+            "auth",
+            "nothing says how to sign in, so no key is sent",
+            'add auth = "bearer env:NAME", or auth = "none" if that is meant',
+            warning=False,
+        )
+    for group, actions in (("jobs", contract.jobs), ("calls", contract.calls)):
+        for name, action in actions.items():
+            if (group, name, "input") in stated or action.label is None:
+                continue
+            used = _arguments_used(action)
+            for only in sorted(action.label.names - used):
+                if only.startswith("arg."):
+                    yield Finding(
+                        "label_only",
+                        f"{group}.{name}.label",
+                        f"{{{only}}} is in the label only, so it is asked for and sent nowhere",
+                        "write the name of an argument that is sent"
+                        + (f": {', '.join(sorted(used))}" if used else ""),
+                    )
+
+
+def _arguments_used(action: Action) -> frozenset[str]:
+    """The `arg.x` of everything that is sent or compared."""
+    requests = [action.send]
+    if isinstance(action, Job):
+        requests += [action.status, *action.results.values()]
+        requests += [action.cancel] if action.cancel is not None else []
+    matches = [rule.match for rule in action.rules if rule.match is not None]
+    if action.lookup is not None:
+        requests.append(action.lookup.request)
+        matches.append(action.lookup.match)
+    conditions = (condition.template for match in matches for _, condition in match.terms)
+    return frozenset(
+        name
+        for template in (*(t for one in requests for t in _templates(one)), *conditions)
+        if template is not None
+        for name in template.names
+        if name.startswith("arg.")
+    )
+
+
+def _templates(request: Request) -> Iterator[Template]:
+    yield from (address for address in (request.path, request.url) if address is not None)
+    for pairs in (request.query, request.headers, request.form, request.merge, request.echo):
+        yield from (template for _, template in pairs)
+    yield from _in_tree(request.body)
+    free = request.approval.free
+    if free is not None:
+        yield Template("", (Placeholder(f"arg.{free['arg']}"),))
+
+
+def _in_tree(tree: Tree) -> Iterator[Template]:
+    match tree:
+        case Template():
+            yield tree
+        case dict():
+            for inner in tree.values():
+                yield from _in_tree(inner)
+        case list():
+            for inner in tree:
+                yield from _in_tree(inner)
+        case _:
+            return
+
+
 def _of_job(contract: Contract, where: str, job: Job) -> Iterator[Finding]:
     yield _covers(where, job)
+    yield from _of_schedule(where, job)
     if job.expiry.kept is not None and job.limits.deadline > job.expiry.kept:
         yield Finding(
             "deadline_outlives_retention",
@@ -190,7 +275,31 @@ def _of_job(contract: Contract, where: str, job: Job) -> Iterator[Finding]:
             warning=False,
         )
     for name, result in job.results.items():
-        yield from _of_result(contract, f"{where}.{_result_key(job, name)}", result)
+        place = f"{where}.{_result_key(job, name)}"
+        yield from _of_result(contract, place, job, result)
+        yield from _of_need(where, place, job, result)
+
+
+_GOES_ON = frozenset({Means.NOT_YET_VISIBLE, Means.RETRY_LATER, Means.IN_FLIGHT})
+
+
+def _of_schedule(where: str, job: Job) -> Iterator[Finding]:
+    if job.limits.deadline <= job.backoff.rate_limited:
+        yield Finding(
+            "deadline_within_one_429",
+            f"{where}.limits.deadline",
+            f"one 429 without a hint waits {duration(job.backoff.rate_limited)}, which is all of "
+            f"the deadline of {duration(job.limits.deadline)}",
+            "raise the deadline, or lower backoff.rate_limited",
+        )
+    waits = any(row.means is JobClass.WAITING for row in job.states.rows)
+    if not waits and not any(rule.means in _GOES_ON for rule in job.rules):
+        yield Finding(
+            "nothing_waits",
+            f"{where}.states.waiting",
+            "no word is waited for, so the first check must bring the end or it asks a person",
+            'name the words of work in progress: waiting = ["…"]',
+        )
 
 
 def _result_key(job: Job, name: str) -> str:
@@ -205,11 +314,13 @@ def _covers(where: str, job: Job) -> Finding:
     least, middle, most = coverage(job)
     deadline = job.limits.deadline
     short = middle < ENOUGH * deadline
+    ends = dict.fromkeys((duration(least), duration(most)))
+    span = " to ".join(ends)
     return Finding(
         "budget_short" if short else "budget",
         f"{where}.limits",
-        f"{job.limits.max_status_requests} status requests cover {duration(least)} to "
-        f"{duration(most)} of the deadline of {duration(deadline)}",
+        f"{job.limits.max_status_requests} status requests cover {span} of the deadline of "
+        f"{duration(deadline)}",
         "raise max_status_requests, backoff.base or backoff.first" if short else "",
         warning=short,
     )
@@ -237,7 +348,22 @@ def _has_rule(action: Action, request: str, status: int) -> bool:
     )
 
 
-def _of_result(contract: Contract, where: str, result: Request) -> Iterator[Finding]:
+def _of_need(where: str, place: str, job: Job, result: Request) -> Iterator[Finding]:
+    """Fields of the success answer that a result takes, and that success does not require."""
+    required = {one.at for one in (*job.success.require, *job.success.require_any)}
+    used = frozenset(name for template in _templates(result) for name in template.names)
+    for name, source in job.success.take:
+        if f"result.{name}" in used and source not in required and "succeeded" in result.when:
+            at = source_name(source)
+            yield Finding(
+                "result_not_required",
+                f"{where}.success.require",
+                f"{place} needs {{result.{name}}} from {at}, and a success without it counts",
+                f'add require = {{ "{at}" = "present" }} to [{where}.success]',
+            )
+
+
+def _of_result(contract: Contract, where: str, job: Job, result: Request) -> Iterator[Finding]:
     """Whether the host of a result can be reached at all."""
     if result.url is None:
         return
@@ -251,6 +377,8 @@ def _of_result(contract: Contract, where: str, result: Request) -> Iterator[Find
                 "the address comes out of an answer, and only base_url's own host is allowed",
                 'add hosts = ["files.…"] if results are kept elsewhere',
             )
+            if contract.auth.scheme != "none" and not result.authenticate:
+                yield _without_key(where, job, first.name)
         return
     stated, base = urlsplit(first), urlsplit(contract.base_url)
     if stated.netloc.lower() != base.netloc.lower() and not any(
@@ -262,6 +390,23 @@ def _of_result(contract: Contract, where: str, result: Request) -> Iterator[Find
             f"the host {stated.netloc} is not allowed, so this result can never be fetched",
             f'add hosts = ["{stated.netloc}"]',
         )
+
+
+def _without_key(where: str, job: Job, name: str) -> Finding:
+    """How the key goes with a result at an address out of an answer, in lines that load."""
+    taken, path = name.removeprefix("result."), dict(job.success.take).get(name[7:])
+    lines = [f'{where.rpartition(".")[2]} = {{ method = "GET", url = "{{{name}}}", auth = true }}']
+    if name.startswith("result.") and path is not None:
+        at = source_name(path)
+        lines.append(
+            f'success = {{ take = {{ {taken} = "{at}" }}, require = {{ "{at}" = "url" }} }}'
+        )
+    return Finding(
+        "result_without_key",
+        where,
+        "the key is not sent to an address out of an answer, as signed addresses need none",
+        f"if this one needs the key, write instead: {'; and: '.join(lines)}",
+    )
 
 
 def _allows(pattern: str, host: str) -> bool:

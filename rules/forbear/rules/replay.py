@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from forbear.rules.contract import Action, Contract, Example, Job, Request
 from forbear.rules.facts import Facts
 from forbear.rules.ports import Reply
-from forbear.rules.signals import Meaning, read
+from forbear.rules.signals import Meaning, Signal, read
 
 _NOW = 1_796_040_000_000
 _AGES = (1_000, 3_600_000, 400 * 86_400_000)
@@ -43,8 +43,20 @@ def conclude(
 
     Raises ValueError if the contract has no such request.
     """
+    return word(signal_of(contract, on, http, headers, body))
+
+
+def signal_of(
+    contract: Contract, on: str, http: int, headers: Iterable[tuple[str, str]], body: bytes
+) -> Signal:
+    """Everything that is read in one answer to the request `on`; as `conclude`."""
     action, request = _find(contract, on)
-    return _conclude(contract, action, request, _reply(contract, http, headers, body), _AGES[0])
+    return _read(contract, action, request, _reply(contract, http, headers, body), _AGES[0])
+
+
+def word(signal: Signal) -> str:
+    """What a signal means, in the words of `conclude`."""
+    return _WORDS.get(signal.meaning, signal.meaning.value)
 
 
 def replay(contract: Contract) -> tuple[Mismatch, ...]:
@@ -58,11 +70,11 @@ def _try(contract: Contract, example: Example) -> Mismatch | None:
     except ValueError as error:
         return Mismatch(example, str(error))
     reply = _reply(contract, example.http, example.headers, example.body)
-    concluded = [_conclude(contract, action, request, reply, age) for age in _AGES]
+    concluded = [word(_read(contract, action, request, reply, age)) for age in _AGES]
     return None if example.expect in concluded else Mismatch(example, concluded[0])
 
 
-def _conclude(contract: Contract, action: Action, request: Request, reply: Reply, age: int) -> str:
+def _read(contract: Contract, action: Action, request: Request, reply: Reply, age: int) -> Signal:
     facts = Facts(
         arguments={},
         account=contract.account,
@@ -70,8 +82,7 @@ def _conclude(contract: Contract, action: Action, request: Request, reply: Reply
         # So that a rule's `gone` reads as `gone`.
         terminal_seen=True,
     )
-    meaning = read(reply, contract, action, request, facts, _NOW).meaning
-    return _WORDS.get(meaning, meaning.value)
+    return read(reply, contract, action, request, facts, _NOW)
 
 
 def _reply(contract: Contract, http: int, headers: Iterable[tuple[str, str]], body: bytes) -> Reply:
@@ -97,10 +108,16 @@ def _find(contract: Contract, on: str) -> tuple[Action, Request]:
     actions = {"jobs": contract.jobs, "calls": contract.calls}.get(group, {})
     action = actions.get(name)
     if action is None:
-        raise ValueError(f"{on}: there is no {group}.{name}; write jobs.NAME.status or calls.NAME")
+        known = [f"jobs.{one}" for one in contract.jobs] + [
+            f"calls.{one}" for one in contract.calls
+        ]
+        raise ValueError(f"{on!r} names no request; there are {', '.join(known)}")
     request = _part(action, part)
     if request is None:
-        raise ValueError(f"{on}: {group}.{name} has no {part or 'request of its own here'}")
+        wanted = (
+            part or "part named: write one of submit, status, result, cancel or lookup after it"
+        )
+        raise ValueError(f"{on!r}: {group}.{name} has no {wanted}")
     return action, request
 
 

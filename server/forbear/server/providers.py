@@ -155,12 +155,32 @@ def _stamps(folder: Path) -> dict[str, Stamp]:
 
 
 def _load(path: Path, stamp: Stamp) -> _File:
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        problem = ContractError(str(path), 1, "file", str(error), "make it readable UTF-8 text")
-        return _File(stamp, None, (problem,))
+    text = read_text(path)
+    if isinstance(text, ContractError):
+        return _File(stamp, None, (text,))
     parsed = parse(text, str(path), shipped)
     if isinstance(parsed, Contract):
         return _File(stamp, parsed, ())
     return _File(stamp, None, tuple(parsed))
+
+
+def read_text(path: Path) -> str | ContractError:
+    """The text of a contract file, or why it is none."""
+
+    def wrong(line: int, problem: str, fix: str) -> ContractError:
+        return ContractError(str(path), line, "(file)", problem, fix)
+
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        return wrong(1, "is not there", "name a file that is, or write it")
+    except IsADirectoryError:
+        return wrong(1, "is a folder", "name the contract files in it")
+    except OSError as error:
+        return wrong(1, f"cannot be read ({error.strerror})", "make it readable to this user")
+    try:
+        return content.decode()
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        byte = content[error.start]
+        return wrong(line, f"is not UTF-8 text (byte 0x{byte:02x})", "save it as UTF-8")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,6 +14,7 @@ from forbear.server.cli.terminal import Failure, say, say_json
 
 if TYPE_CHECKING:
     from forbear.rules.contract import Contract
+    from forbear.rules.signals import Signal
 
 EXAMPLES = "examples"
 
@@ -64,17 +66,17 @@ def check(
 def _checked(path: Path) -> tuple[dict[str, Any], Contract | None]:
     from datetime import UTC, datetime
 
-    from forbear.rules.contract import Contract
+    from forbear.rules.contract import Contract, ContractError
     from forbear.rules.contract_file import parse
     from forbear.rules.contract_report import report
     from forbear.rules.replay import replay
+    from forbear.rules.toml_lines import key_lines
     from forbear.server.clock import SystemClock
-    from forbear.server.providers import shipped
+    from forbear.server.providers import read_text, shipped
 
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise Failure(f"{path} cannot be read: {error}") from error
+    text = read_text(path)
+    if isinstance(text, ContractError):
+        return {"file": str(path), "ok": False, "errors": [str(text)]}, None
     parsed = parse(text, str(path), shipped)
     if not isinstance(parsed, Contract):
         return {"file": str(path), "ok": False, "errors": [str(each) for each in parsed]}, None
@@ -92,7 +94,7 @@ def _checked(path: Path) -> tuple[dict[str, Any], Contract | None]:
         "errors": errors,
         "report": [
             {"code": one.code, "warning": one.warning, "text": str(one)}
-            for one in report(parsed, today)
+            for one in report(parsed, today, key_lines(text))
         ],
         EXAMPLES: {"replayed": len(parsed.examples), "failed": wrong},
     }
@@ -131,7 +133,7 @@ def _show(told: dict[str, Any]) -> None:
 def _show_sample(
     checked: list[tuple[dict[str, Any], Contract | None]], sample: Path, on: str | None, http: int
 ) -> None:
-    from forbear.rules.replay import conclude
+    from forbear.rules.replay import signal_of, word
 
     match checked:
         case [(_, contract)] if contract is not None:
@@ -147,12 +149,42 @@ def _show_sample(
         raise Failure("Name the request of the answer: --on calls.NAME")
     try:
         body = sample.read_bytes()
-        concluded = conclude(contract, request, http, (("Content-Type", "application/json"),), body)
+        headers = (("Content-Type", "application/json"),)
+        signal = signal_of(contract, request, http, headers, body)
     except OSError as error:
         raise Failure(f"{sample} cannot be read: {error.strerror}") from error
     except ValueError as error:
         raise Failure(str(error)) from error
-    say(f"{request}, {http}: {concluded}")
+    say(f"{request}, {http}: {word(signal)}")
+    for line in _read_in(contract, request, signal):
+        say(f"  {line}")
+
+
+def _read_in(contract: Contract, request: str, signal: Signal) -> Iterator[str]:
+    """What was read in an answer, and what would make another conclusion of it."""
+    from forbear.rules.contract_jobs import GAPS
+    from forbear.rules.reading import JOINT
+    from forbear.rules.signals import Meaning
+
+    job = contract.jobs.get(request.split(".")[1])
+    absent = signal.state is not None and set(signal.state.split(JOINT)) <= GAPS
+    if signal.state is not None and not absent:
+        yield f"read the state {signal.state!r}"
+    if signal.meaning is Meaning.UNKNOWN_STATE and job is not None:
+        words = ", ".join(dict.fromkeys(str(row.means) for row in job.states.rows))
+        yield (
+            "there is no word where the contract reads the state -> correct `state`"
+            if absent
+            else f"no row has it -> add it to one of {words}"
+        )
+    for missing in signal.missing:
+        yield f"missing: {missing} -> correct the pointer, or require it no longer"
+    if signal.mismatch is not None:
+        yield f"does not match: {signal.mismatch} -> correct echo"
+    if signal.failure_code is not None or signal.failure_message is not None:
+        told = ", ".join(filter(None, (signal.failure_code, signal.failure_message)))
+        yield f"read the failure {told!r}"
+    yield from (f"odd: {anomaly}" for anomaly in signal.anomalies)
 
 
 def schema() -> None:
