@@ -23,7 +23,7 @@ from tests.rules.operations import (
     waiting,
 )
 
-from forbear.rules.admission import Admit, Hold, ScopeState, admit
+from forbear.rules.admission import Admit, Hold, ScopeState, admit, overdue
 from forbear.rules.contract import Idempotency, Job, Scope
 from forbear.rules.decisions import Wish, discard, grant, objection
 from forbear.rules.escalations import EXECUTED, OPTIONS, TREATABLE, offers
@@ -259,6 +259,7 @@ def test_a_single_check_grants_nothing_but_itself() -> None:
     assert changed == {
         "state",
         "once",
+        "once_until",
         "next_at",
         "delay_source",
         "authorisation",
@@ -555,3 +556,11 @@ def test_a_decision_that_comes_after_the_end_still_gets_one_look(
     op = replace(HELD, provider_state="paused")
     verdict = grant(op, Reason.UNKNOWN_STATE, wish, "esc_1", JOB, op.deadline_at + late)
     assert verdict.changes.get("once") == once
+
+
+def test_a_single_permit_that_cannot_be_used_asks_again_after_a_day() -> None:
+    asked = decide(HELD, Option.CHECK_AGAIN, Reason.DEADLINE_EXCEEDED)
+    assert overdue(asked, NOW + DAY - 1) is None
+    lapsed = overdue(asked, NOW + DAY)
+    assert lapsed is not None
+    assert (lapsed.event, lapsed.reason) == (Event.STOPPED, Reason.DEADLINE_EXCEEDED)

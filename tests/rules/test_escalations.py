@@ -429,3 +429,17 @@ def test_arguments_answers_and_keys_are_not_in_the_text() -> None:
 )
 def test_a_length_of_time_in_words(ms: int, words: str) -> None:
     assert length(ms) == words
+
+
+@pytest.mark.parametrize(
+    ("op", "same", "offered_it"),
+    [(HELD, True, True), (HELD, False, True), (UNSENT, True, True), (UNSENT, False, False)],
+    ids=["held, restored", "held, changed", "unsent, restored", "unsent, changed"],
+)
+def test_a_contract_that_was_broken_for_a_while_does_not_cost_the_job(
+    op: Operation, same: bool, offered_it: bool
+) -> None:
+    binding = JOB.binding if same else "older"
+    stopped = replace(op, binding=binding, section=JOB.section)
+    found = offered(stopped, Reason.CONTRACT_CHANGED, PLAIN)
+    assert (Option.REBIND in found) is offered_it

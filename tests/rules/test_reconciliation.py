@@ -430,7 +430,7 @@ def test_the_answer_to_a_lookup_is_not_kept_as_the_writes_own() -> None:
 
 @pytest.mark.parametrize(
     ("meaning", "reason"),
-    [(M.AUTH, Reason.AUTHORIZATION_DENIED), (M.MISMATCH, Reason.BINDING_MISMATCH)],
+    [(M.AUTH, Reason.UNCLEAR_WRITE), (M.MISMATCH, Reason.UNCLEAR_WRITE)],
 )
 def test_a_lookup_that_is_denied_or_reads_another_account_stops(
     meaning: Meaning, reason: Reason

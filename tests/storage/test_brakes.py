@@ -122,3 +122,11 @@ def test_another_credential_sends_nothing_until_a_person_accepts_it(house: House
     reserved = house.reserve(op, other)
     assert isinstance(reserved, Reserved)
     assert house.settle(reserved, DONE).state is State.SUCCEEDED
+
+
+def test_what_another_process_sent_meanwhile_is_not_dropped_as_unsent(house: House) -> None:
+    op = house.waiting()
+    unsent = frozenset({State.QUEUED, State.DELAYED})
+    drop = partial(house.ledger.drop, operation_id=op.id, why="cancelled", only=unsent)
+    assert house.write(drop) == house.read(op)
+    assert house.read(op).state is State.WAITING

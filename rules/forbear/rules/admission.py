@@ -136,7 +136,9 @@ def overdue(op: Operation, now: int) -> Verdict | None:
             return stop(end_reason(op), {"approve_by": None}, why="approval")
         return Verdict(Event.DISCARDED, _ended("not approved in time"), story={"why": "approval"})
     if op.once is not None:
-        return None
+        if op.once_until is None or now < op.once_until:
+            return None
+        return stop(Reason(op.once), why="the single permit could not be used in time")
     if now <= last_start(op):
         return None
     if _in_doubt(op):
@@ -208,12 +210,13 @@ def _hold(
 ) -> Hold | Verdict:
     """Wait, but never past the operation's own end.
 
-    A decision's single permit has no end of its own. It waits as long as a person may hold, and
-    where that is not enough the person is asked again at once.
+    A decision's single permit has an end of its own; where a wait is known to pass it, the person
+    is asked again at once.
     """
     if op.once is None:
         return Hold(min(until, last_start(op) + 1), waiting_for, source)
-    if until > now + LONGEST_HOLD:
+    lapses = op.once_until if op.once_until is not None else now + LONGEST_HOLD
+    if until > lapses:
         return stop(Reason(op.once), why=f"{waiting_for} until {until}")
     return Hold(until, waiting_for, source)
 

@@ -114,7 +114,7 @@ def seen_in(op: Operation, signal: Signal, now: int) -> Changes:
 
 def seen_in_lookup(signal: Signal, now: int) -> Changes:
     """What the answer to a lookup leaves on the record: nothing of it is the write's own answer."""
-    seen: Changes = {"delay": None, "delay_source": None, "once": None}
+    seen: Changes = {"delay": None, "delay_source": None, "once": None, "once_until": None}
     asked = stated_wait(signal)
     if asked is not None:
         seen["not_before"] = now + asked

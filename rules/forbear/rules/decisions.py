@@ -78,9 +78,9 @@ def grant(
             return _resume(op, now, _extension(op, wish, action, now), case_id)
         case Option.HOLD:
             until = wish.until or _known_reset(op, now) or now + DEFAULT_HOLD
-            return _resume(op, until, {"once": str(reason)}, case_id)
+            return _resume(op, until, _single(reason, until), case_id)
         case Option.CHECK_AGAIN:
-            return _resume(op, now, {"once": str(reason)}, case_id)
+            return _resume(op, now, _single(reason, now), case_id)
         case Option.RETRY_WITH_NEW_CREDENTIAL:
             return _resume(op, now, _one_look(op, now), case_id)
         case Option.TREAT_AS:
@@ -254,7 +254,12 @@ def _one_look(op: Operation, now: int) -> Changes:
 
     What it brings settles; anything else asks again, with the end as the reason.
     """
-    return {"once": str(end_reason(op))} if now >= end_of(op) else {}
+    return _single(end_reason(op), now) if now >= end_of(op) else {}
+
+
+def _single(reason: Reason, at: int) -> Changes:
+    """One permit, due at `at`, that ignores the end and spent maxima; unused it lapses in a day."""
+    return {"once": str(reason), "once_until": at + LONGEST_HOLD}
 
 
 def _approval(op: Operation, case_id: str, now: int) -> Changes:

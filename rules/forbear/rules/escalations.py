@@ -208,19 +208,31 @@ def _possible(
         case Option.CANCEL_AT_PROVIDER:
             return has_handle(op) and isinstance(action, Job) and action.cancel is not None
         case Option.REBIND:
-            return (
-                contract is not None
-                and action is not None
-                and (action.binding, action.section) != (op.binding, op.section)
-                and contract.account.get("id", "default") == op.account
-                and has_handle(op)
-            )
+            return _rebindable(op, reason, contract, action)
         case Option.CONFIRM_DONE if op.kind is Kind.JOB and isinstance(action, Job):
             return handles(action) <= {"id"} | {f"take.{name}" for name in op.take}
         case Option.CONFIRM_NOT_DONE:
             return not has_handle(op) or reason is Reason.NOT_FOUND
         case _:
             return True
+
+
+def _rebindable(
+    op: Operation, reason: Reason, contract: Contract | None, action: Action | None
+) -> bool:
+    """Whether the operation can go on under the contract in force.
+
+    After `contract_changed` also where that is the old one again: a file that was broken for a
+    while must not cost the job. What was not sent goes on only where its stored request is still
+    the one that the contract would make.
+    """
+    if contract is None or action is None or contract.account.get("id", "default") != op.account:
+        return False
+    if not has_handle(op):
+        unsent = reason is Reason.CONTRACT_CHANGED and may_send_again(op)
+        return unsent and action.binding == op.binding
+    differs = (action.binding, action.section) != (op.binding, op.section)
+    return differs or reason is Reason.CONTRACT_CHANGED
 
 
 def _offer(op: Operation, option: Option, action: Action | None) -> Offer:

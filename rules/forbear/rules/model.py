@@ -319,6 +319,8 @@ class Operation:
     lease_until: int | None
     """Milliseconds of CLOCK_BOOTTIME on the boot `lease_boot`."""
     fence: int
+    once_until: int | None = None
+    """Until when that permit may be used; after it the person is asked again."""
     search: Mapping[str, Any] | None = None
     """How far the reconciliation of an unclear write is."""
     section: str = ""

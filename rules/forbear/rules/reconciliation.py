@@ -152,10 +152,9 @@ def after_lookup(tried: Tried, *, can_still_send: bool) -> Verdict:
     ended = tried.noting(search=search.ended().kept())
     if lookup is None:
         return stopped(Reason.UNCLEAR_WRITE, ended.seen, signal)
-    if signal.meaning is Meaning.AUTH:
-        return stopped(Reason.AUTHORIZATION_DENIED, ended.seen, signal)
-    if signal.meaning is Meaning.MISMATCH:
-        return stopped(Reason.BINDING_MISMATCH, ended.seen, signal)
+    if signal.meaning in (Meaning.AUTH, Meaning.MISMATCH):
+        # The doubt about the write is the question; the other reasons would offer no way out of it.
+        return stopped(Reason.UNCLEAR_WRITE, ended.seen, signal)
     page = _page(signal, lookup)
     if page is None:
         return _without_page(tried, lookup, search.ended())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,7 +13,7 @@ from forbear.rules import decisions, escalations
 from forbear.rules.decisions import Wish
 from forbear.rules.lifecycle import advance
 from forbear.rules.model import Case, Code, Operation, Option, Reason, Refusal, State
-from forbear.storage import audit, register, rows
+from forbear.storage import audit, intents, register, rows
 from forbear.storage.intents import watching
 from forbear.storage.schema import cases, operations
 from forbear.storage.transitions import (
@@ -90,15 +90,17 @@ def drop(
     holding: Holding | None,
     now: int,
     ids: Ids,
+    *,
+    only: Collection[State] = frozenset(State),
 ) -> Operation | None:
-    """End an operation without another request.
+    """End an operation without another request, if it is in one of the states `only`.
 
     While an attempt is open only its owner changes the state, so the wish is left on the row and
     counts when the outcome is known: an effect is kept, a retry is not made. What may have been
     applied is never dropped: it stays until it is known.
     """
     op = load(connection, operation_id)
-    if op is None or op.final:
+    if op is None or op.final or op.state not in only:
         return op
     if open_attempt(connection, operation_id) is not None:
         connection.execute(
@@ -106,12 +108,26 @@ def drop(
         )
         audit.append(connection, op.id, now, audit.Code.END_ASKED, {"why": why})
         return must_load(connection, operation_id)
-    if op.state is State.UNCLEAR or (
-        op.state is State.ESCALATED and not escalations.may_send_again(op)
-    ):
+    stays = op.state in (State.ESCALATED, State.QUEUED) and not escalations.may_send_again(op)
+    if op.state is State.UNCLEAR or stays:
         return op
     verdict = decisions.discard(op, why)
     return apply(connection, op, verdict, audit.Code.DROPPED, now, ids, holding=holding)
+
+
+def end_task(
+    connection: Connection, principal: str, task: str, why: str, now: int, ids: Ids
+) -> list[Operation]:
+    """Take no new work for a task, and drop what has not been sent of it.
+
+    Returns the operations that this touched, as they are now. One that also belongs to another
+    task goes on.
+    """
+    touched = [
+        drop(connection, operation_id, why, None, now, ids)
+        for operation_id in intents.end_task(connection, principal, task, why, now)
+    ]
+    return [op for op in touched if op is not None]
 
 
 def fields(changes: Mapping[str, object]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ it there later closes the attempt as unknown and never repeats it on its own.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import sqlalchemy as sa
@@ -43,7 +43,7 @@ from forbear.rules.reconciliation import found_late
 from forbear.rules.requests import RenderError, render
 from forbear.rules.signals import Meaning, Signal
 from forbear.rules.verdicts import Verdict, after_attempt, stop
-from forbear.storage import audit, deciding, intents, register, reserving, roster, rows
+from forbear.storage import audit, deciding, register, reserving, roster, rows
 from forbear.storage.brakes import Paused, paused
 from forbear.storage.deciding import Decided
 from forbear.storage.intents import (
@@ -596,26 +596,24 @@ class Ledger:
         return deciding.reoffer(connection, case_id, holding, self._clock.now().wall)
 
     def drop(
-        self, connection: Connection, operation_id: str, why: str, holding: Holding | None = None
+        self,
+        connection: Connection,
+        operation_id: str,
+        why: str,
+        holding: Holding | None = None,
+        *,
+        only: Collection[State] = frozenset(State),
     ) -> Operation | None:
         """See `deciding.drop`."""
-        now = self._clock.now().wall
-        return deciding.drop(connection, operation_id, why, holding, now, self._random)
+        now, ids = self._clock.now().wall, self._random
+        return deciding.drop(connection, operation_id, why, holding, now, ids, only=only)
 
     def end_task(
         self, connection: Connection, principal: str, task: str, why: str
     ) -> list[Operation]:
-        """Take no new work for a task, and drop what has not been sent of it.
-
-        Returns the operations that this touched, as they are now. One that also belongs to another
-        task goes on.
-        """
-        now = self._clock.now().wall
-        dropped = [
-            deciding.drop(connection, operation_id, why, None, now, self._random)
-            for operation_id in intents.end_task(connection, principal, task, why, now)
-        ]
-        return [op for op in dropped if op is not None]
+        """See `deciding.end_task`."""
+        now, ids = self._clock.now().wall, self._random
+        return deciding.end_task(connection, principal, task, why, now, ids)
 
     # --- processes --------------------------------------------------------------------------
 

@@ -135,6 +135,7 @@ operations = sa.Table(
     sa.Column("treat", JSON, nullable=False),
     sa.Column("once", sa.Text),
     sa.Column("pending", JSON),
+    sa.Column("once_until", sa.BigInteger),
     sa.Column("search", JSON),
     sa.Column("not_before", sa.BigInteger),
     sa.Column("lease_owner", sa.Text),

@@ -111,7 +111,7 @@ def apply(
     if verdict.notice is not None and verdict.notice not in op.notices:
         changes["notices"] = (*op.notices, str(verdict.notice))
     if state in FINAL or state is State.ESCALATED:
-        changes |= {"next_at": None, "waiting_for": None, "once": None}
+        changes |= {"next_at": None, "waiting_for": None, "once": None, "once_until": None}
     changes |= {"state": state, "revision": op.revision + 1, "updated_at": now}
     after = _update(connection, op, changes)
     told: dict[str, object] = {"event": str(verdict.event), **verdict.story, **(body or {})}

@@ -512,10 +512,13 @@ class Desk:
                 return op
             holding = self._book.holding(op.provider, op.action)
             job = holding.action if holding is not None else None
-            if op.state in (State.QUEUED, State.DELAYED):
-                ledger, why = self._store.ledger, f"cancelled by the agent: {reason}"
-                dropped = await self._store.write(lambda c: ledger.drop(c, op.id, why, holding))
-                return await self._answer(dropped or op, client)
+            if op.state in _UNSENT:
+                why = f"cancelled by the agent: {reason}"
+                drop = partial(self._store.ledger.drop, operation_id=op.id, why=why, only=_UNSENT)
+                # Another process may have sent it since it was read; then it is a running job.
+                op = await self._store.write(drop) or op
+                if op.state is State.DISCARDED:
+                    return await self._answer(op, client)
             if not _cancellable(op) or holding is None or not isinstance(job, Job):
                 return self._not_allowed("cancel_job", op, job if isinstance(job, Job) else None)
             if job.cancel is None:
@@ -584,6 +587,9 @@ class Desk:
 
 
 # --- states ---------------------------------------------------------------------------------
+
+
+_UNSENT = frozenset({State.QUEUED, State.DELAYED})
 
 
 def _submission_answered(op: Operation) -> bool:

@@ -118,6 +118,7 @@ def upgrade() -> None:
         sa.Column("treat", sa.JSON(none_as_null=True), nullable=False),
         sa.Column("once", sa.Text(), nullable=True),
         sa.Column("pending", sa.JSON(none_as_null=True), nullable=True),
+        sa.Column("once_until", sa.BigInteger(), nullable=True),
         sa.Column("search", sa.JSON(none_as_null=True), nullable=True),
         sa.Column("not_before", sa.BigInteger(), nullable=True),
         sa.Column("lease_owner", sa.Text(), nullable=True),
