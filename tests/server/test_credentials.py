@@ -124,3 +124,17 @@ def test_a_literal_part_of_basic_is_bound_by_its_value() -> None:
         for user, password in (("a", "bc"), ("ab", "c"), ("a", "b"))
     }
     assert len(prints) == 3
+
+
+def test_a_secret_is_found_in_every_form_that_an_answer_may_show_it_in() -> None:
+    secret = 's3cret/"token"'
+    found = Credentials({"K": secret}).resolve(Auth("query", "key", "env:K"))
+    assert isinstance(found, Credential)
+    shown = " ".join([secret, "s3cret%2F%22token%22", 's3cret/\\"token\\"'])
+    assert found.hidden_in(shown.encode()) == b"[redacted] [redacted] [redacted]"
+
+
+def test_a_short_secret_would_be_found_everywhere_and_is_left() -> None:
+    found = Credentials({"K": "true"}).resolve(Auth("bearer", secret="env:K"))
+    assert isinstance(found, Credential)
+    assert found.hidden_in(b'{"ok": true}') == b'{"ok": true}'

@@ -735,3 +735,13 @@ async def test_SE_07_an_error_shows_neither_login_nor_query(clock: ManualClock) 
         ]
     assert "TOPSECRET" not in " ".join(shown)
     assert all(shown)
+
+
+async def test_a_reflected_credential_is_hidden_in_headers_and_body(clock: ManualClock) -> None:
+    async with FakeProvider() as provider:
+        echoed = Answer(401, body=f"no: Bearer {TOKEN}", headers=(("X-Request-Id", TOKEN),))
+        provider.script("GET /echo", echoed)
+        async with upstream(clock, provider.base_url) as sender:
+            reply = await sender.send(permit(clock), get(f"{provider.base_url}/echo"))
+    assert reply.body == b"no: Bearer [redacted]"
+    assert reply.header("X-Request-Id") == "[redacted]"

@@ -9,17 +9,24 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
+import json
 import os
 import re
 import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from urllib.parse import quote
 
 from forbear.rules.contract import Auth
 
 MAX_SECRET = 65_536
 """Bytes of a secret file that are read; longer is refused."""
+
+REDACTED = b"[redacted]"
+
+SHORTEST = 8
+"""Characters below which a secret is not looked for in answers."""
 
 _FIELD_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # RFC 9110, section 5.6.2: token
 _FIELD_VALUE = re.compile(r"[\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?")
@@ -60,6 +67,27 @@ class Credential:
         behind a `file:` reference keeps it.
         """
         return _digest(store_key, b"credential\0", self._bound)
+
+    def hidden_in(self, data: bytes) -> bytes:
+        """What a provider sent, without this credential where it is reflected.
+
+        Finds the value as it is, percent-encoded and as JSON writes it; short values are left, they
+        would be found everywhere.
+        """
+        for form in self._forms():
+            data = data.replace(form, REDACTED)
+        return data
+
+    def _forms(self) -> list[bytes]:
+        values = [value.rpartition(" ")[2] for _, value in self._headers]
+        values += [value for _, value in self._query]
+        forms = {
+            form.encode()
+            for value in values
+            if len(value) >= SHORTEST
+            for form in (value, quote(value, safe=""), json.dumps(value)[1:-1])
+        }
+        return sorted(forms, key=len, reverse=True)
 
     def version(self, store_key: bytes) -> str:
         """A keyed name of the very value in use: a refusal counts until it changes."""

@@ -145,8 +145,8 @@ class Upstream:
             started_at=exchange.started_at,
             ended_at=self._clock.now().wall,
             status=exchange.status,
-            headers=exchange.headers,
-            body=body,
+            headers=exchange.hidden_in_headers(),
+            body=body if exchange.credential is None else exchange.credential.hidden_in(body),
             url=request.url,
             fault=fault,
             detail=detail,
@@ -285,6 +285,15 @@ class _Exchange:
     @property
     def sent(self) -> bool:
         return self.heads > 0 and not self.refused
+
+    def hidden_in_headers(self) -> tuple[tuple[str, str], ...]:
+        """The answer's fields, without the credential where the provider reflects it."""
+        if self.credential is None:
+            return self.headers
+        return tuple(
+            (name, self.credential.hidden_in(value.encode()).decode())
+            for name, value in self.headers
+        )
 
     def field(self, name: str) -> str:
         return ", ".join(value for key, value in self.headers if key.lower() == name)
