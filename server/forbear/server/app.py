@@ -9,6 +9,7 @@ import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 
 from forbear.rules.ports import Clock, Random
@@ -20,7 +21,7 @@ from forbear.server.credentials import Credentials
 from forbear.server.feed import standard_input
 from forbear.server.providers import Contracts
 from forbear.server.upstream import Upstream
-from forbear.server.worker import Worker
+from forbear.server.worker import Worker, listen
 from forbear.storage.store import Store
 from forbear.tools.desk import Caller, Desk
 
@@ -83,7 +84,8 @@ async def running(
         desk = Desk(store, contracts, clock, random, caller)
         app = App(settings, store, contracts, desk, clock, random)
         if not worker:
-            yield app
+            async with _supervised(partial(listen, store, clock)):
+                yield app
             return
         async with Upstream(clock, contracts.target, credentials) as upstream:
             artifacts = Artifacts(settings.home / "artifacts")

@@ -49,6 +49,13 @@ DEFERENCE = 5_000
 _log = logging.getLogger(__name__)
 
 
+async def listen(store: Store, clock: Clock) -> None:
+    """Hear of what other processes commit, for a process that carries nothing itself."""
+    while True:
+        store.look_elsewhere()
+        await clock.sleep(PULSE)
+
+
 class Worker:
     """Runs until cancelled. One per process.
 
