@@ -69,6 +69,37 @@ EXPORT: Data = {
 
 NO_RESULT: Data = {name: value for name, value in EXPORT.items() if name != "result"}
 
+TRANSFER: Data = {
+    "method": "POST",
+    "path": "/transfers",
+    "label": "Transfer {arg.amount}",
+    "body": {"amount": "{arg.amount}", "client_ref": "{ref}"},
+    "take": {"id": "/id"},
+    "require": {"/id": "non_empty"},
+    "approval": "none",
+    "timeout": "1s",
+}
+"""A write that can neither be recognised nor found again. Tests change it with `TRANSFER | {…}`."""
+
+KEYED: Data = {"idempotency": {"at": "header:Idempotency-Key", "format": "uuid", "window": "24h"}}
+"""What makes a write one that the provider recognises by its key."""
+
+LOOKUP: Data = {
+    "method": "GET",
+    "path": "/transfers",
+    "items": "/items",
+    "match": {"/client_ref": "{ref}"},
+    "take": {"id": "/id"},
+    "page": {"query": "cursor", "at": "/next", "max_pages": 3},
+}
+"""How a write is found again by its reference: every page of the whole list is read."""
+
+FINDABLE: Data = {"lookup": LOOKUP}
+PROVABLE: Data = {"lookup": LOOKUP | {"absence_proves": True}}
+
+WRITE = "POST /transfers"
+LOOK = "GET /transfers"
+
 STATES = ("queued", "running", "done")
 FOREVER = ("queued", *["running"] * 500)
 
@@ -216,6 +247,25 @@ class Stage:
         """What `submit_job` says, whatever it is, once nothing is under way any more."""
         passed: Data = {"provider": "exp", "job": "export", "arguments": {"dataset": dataset}}
         answer = await self.call("submit_job", **{**passed, "wait_seconds": 20, **more})
+        await self.settled()
+        return answer
+
+    async def read(self, name: str, wait_seconds: float = 20, **more: Any) -> Data:
+        """What `read_api` says, once nothing is under way any more."""
+        passed: Data = {"provider": "exp", "call": name, "arguments": {}, **more}
+        answer = await self.call("read_api", wait_seconds=wait_seconds, **passed)
+        await self.settled()
+        return answer
+
+    async def write(self, amount: int = 5, wait_seconds: float = 20, **more: Any) -> Data:
+        """What `write_api` says of the call `transfer`, once nothing is under way any more."""
+        passed: Data = {
+            "provider": "exp",
+            "call": "transfer",
+            "arguments": {"amount": amount},
+            **more,
+        }
+        answer = await self.call("write_api", wait_seconds=wait_seconds, **passed)
         await self.settled()
         return answer
 
@@ -457,6 +507,14 @@ async def another_chat(on: Stage) -> AsyncIterator[Client]:
     """A second client of the same process."""
     async with _client(on.app) as client:
         yield client
+
+
+@asynccontextmanager
+async def bank(home: Path, transfer: Data, **top: Any) -> AsyncIterator[Stage]:
+    """A stage whose provider makes transfers, the first of them `tr_1`."""
+    async with stage(home, states=None, calls={"transfer": transfer}, **top) as on:
+        on.provider.job("tr_1", ["done"], collection="/transfers")
+        yield on
 
 
 def says(state: str, **more: Any) -> Answer:

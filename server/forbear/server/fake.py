@@ -162,6 +162,8 @@ class FakeProvider:
 
     honours_keys: bool = True
     """Whether an Idempotency-Key makes a repeated POST return the first outcome."""
+    page_size: int = 1_000
+    """Items in one page of a list; `next` is the cursor of the page after it."""
     tls: ssl.SSLContext | None = None
     host: str = "127.0.0.1"
     port: int = 0
@@ -217,9 +219,10 @@ class FakeProvider:
         *,
         collection: str = "/exports",
         existing: bool = False,
+        ref: str | None = None,
     ) -> None:
-        """The next POST to `collection` creates this job; or it exists already."""
-        item = _Item(id, collection, tuple(states), result)
+        """The next POST to `collection` creates this job; or it exists already, under `ref`."""
+        item = _Item(id, collection, tuple(states), result, ref=ref)
         if existing:
             self._items[collection, id] = item
         else:
@@ -381,8 +384,13 @@ class FakeProvider:
             wanted = arrival.query.get("client_ref")
             items = [item for (collection, _), item in self._items.items() if collection == path]
             chosen = [item for item in items if wanted is None or item.ref == wanted]
-            return Answer(json={"items": [self._shown(item) for item in chosen], "next": None})
+            return self._page(chosen, int(arrival.query.get("cursor", "0")))
         return Answer(404, {"error": "unknown"})
+
+    def _page(self, items: list[_Item], start: int) -> Answer:
+        end = start + self.page_size
+        more = str(end) if end < len(items) else None
+        return Answer(json={"items": [self._shown(one) for one in items[start:end]], "next": more})
 
     def _known(self) -> list[tuple[str, str]]:
         return [("/exports", ""), *((collection, "") for collection in self._planned)]
