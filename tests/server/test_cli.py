@@ -55,7 +55,8 @@ Run = Callable[..., Ran]
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty home with one contract and its key."""
     home = tmp_path / "home"
-    (home / "contracts").mkdir(parents=True)
+    home.mkdir(mode=0o700)
+    (home / "contracts").mkdir()
     (home / "contracts" / "exp.toml").write_text(CONTRACT, encoding="utf-8")
     monkeypatch.setenv("FORBEAR_HOME", str(home))
     monkeypatch.setenv("EXP_TOKEN", "secret-of-exp")
@@ -1057,8 +1058,14 @@ def test_init_makes_a_home_whose_sample_passes_the_check_and_changes_nothing_lat
     assert run("contract", "check", str(sample)).code == 0
     assert run("contract", "list").code == 0
     sample.write_text("# mine now\n", encoding="utf-8")
-    assert run("init").code == 0
+    again = run("init")
+    assert again.code == 0
+    assert "it was already there" in again.out
     assert sample.read_text("utf-8") == "# mine now\n"
+    copy = f"cp {sample} {home / 'contracts' / 'NAME.toml'}"
+    for command in (("doctor",), ("contract", "list"), ("contract", "check")):
+        told = run(*command)
+        assert copy in told.out + told.err
 
 
 def test_doctor_finds_nothing_wrong_with_a_good_home(home: Path, run: Run) -> None:
@@ -1080,7 +1087,77 @@ def test_doctor_names_a_missing_key_and_a_broken_contract_with_their_fixes(
     assert (
         "env:EXP_TOKEN: EXP_TOKEN is not set -> set it and start this program again" in looked.out
     )
-    assert "forbear contract check" in looked.out
+    assert "contract pay: 1 mistake: " in looked.out
+    assert "-> write contract = 1" in looked.out
+
+
+def test_a_key_that_only_a_living_process_has_is_a_note(
+    home: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def looked_at(job: Driver) -> Ran:
+        held = job.book.holding("exp", "export")
+        assert held is not None
+        sign = partial(
+            job.store.ledger.register, role="serve", pid=77, bindings=[held.action.binding]
+        )
+        await job.store.write(sign)
+        return await asyncio.to_thread(run, "doctor")
+
+    monkeypatch.delenv("EXP_TOKEN")
+    looked = drive(home, looked_at)
+    assert looked.code == 0
+    assert "EXP_TOKEN is not set here; serve (process 77) has it" in looked.out
+
+
+def test_doctor_names_what_others_can_read_and_how_to_close_it(home: Path, run: Run) -> None:
+    drive(home, waits)
+    home.chmod(0o755)
+    (home / "keys").chmod(0o755)
+    (home / "keys" / "store.key").chmod(0o644)
+    (home / "config.toml").write_text(f'operator_token = "{TOKEN}"\n', encoding="utf-8")
+    (home / "config.toml").chmod(0o644)
+    looked = run("doctor")
+    assert looked.code == 1
+    for fix in ("chmod 700 {}/keys\n", "chmod 600 {}/keys/store.key", "chmod 600 {}/config.toml"):
+        assert fix.format(home) in looked.out
+    assert f"note     home: {home} has mode 0755" in looked.out
+
+
+def test_doctor_warns_of_a_relative_home(
+    home: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(home.parent)
+    monkeypatch.setenv("FORBEAR_HOME", "home")
+    looked = run("doctor")
+    assert looked.code == 0
+    assert "'home' is relative: started elsewhere, the same setting is another" in looked.out
+    assert f"-> set it to {home}\n" in looked.out
+
+
+@pytest.mark.parametrize("command", [("ls",), ("doctor",), ("init",), ("serve",), ("try", "a.b")])
+def test_a_home_that_is_a_file_is_a_sentence_and_exit_3(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
+) -> None:
+    file = tmp_path / "file"
+    file.write_text("", encoding="utf-8")
+    monkeypatch.setenv("FORBEAR_HOME", str(file))
+    refused = run(*command)
+    assert refused.code == 3
+    assert f"{file} is a file. Set it to a folder of yours." in refused.err
+
+
+def test_a_missing_key_is_exit_3(home: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("EXP_TOKEN")
+    refused = run("try", "exp.export", "dataset=sales")
+    assert refused.code == 3
+    assert "`forbear doctor` names it" in refused.err
+
+
+def test_a_setting_that_is_none_is_wrong_usage_with_the_nearest_one(home: Path, run: Run) -> None:
+    (home / "config.toml").write_text('operator_tokn = "x"\n', encoding="utf-8")
+    refused = run("ls")
+    assert refused.code == 2
+    assert "operator_tokn is no setting; write operator_token" in refused.err
 
 
 @pytest.mark.parametrize("command", [("ls",), ("show", "op_1"), ("inbox",), ("doctor",)])
@@ -1109,7 +1186,7 @@ def test_http_is_refused_with_what_works_instead(run: Run) -> None:
 def test_wrong_usage_exits_2(run: Run) -> None:
     assert run("show").code == 2
     assert run("no-such-command").code == 2
-    assert run("version").code == 0
+    assert run("version").out == run("--version").out
 
 
 # --- output that cannot be written, and errors of our own ------------------------------------

@@ -6,12 +6,17 @@ import os
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from platformdirs import user_data_path
 
 DEFAULT_CONSOLE = "127.0.0.1:8377"
+
+
+KNOWN = ("console", "console_url", "database_url", "log", "operator_token")
+"""The keys of `config.toml`; in the environment each is FORBEAR_ and its name in capitals."""
 
 
 class BadSettings(ValueError):
@@ -44,6 +49,12 @@ class Settings:
         home = Path(environment.get("FORBEAR_HOME") or user_data_path("forbear")).expanduser()
         file = _read(home / "config.toml")
 
+        for name in file:
+            if name not in KNOWN:
+                near = get_close_matches(name, KNOWN, 1, 0.6)
+                fix = f"write {near[0]}" if near else f"there are {', '.join(KNOWN)}"
+                raise BadSettings(f"{home / 'config.toml'}: {name} is no setting; {fix}")
+
         def setting(name: str) -> str | None:
             value = environment.get(f"FORBEAR_{name.upper()}") or file.get(name)
             if value is not None and not isinstance(value, str):
@@ -67,7 +78,7 @@ class Settings:
 def _read(path: Path) -> Mapping[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return {}
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise BadSettings(f"{path}: {error}") from error

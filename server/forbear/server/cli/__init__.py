@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import typer
 
-from forbear.server.cli import brakes, contracts, deciding, reading, serving, setup, trying
+from forbear.server.cli import brakes, contracts, deciding, doctor, reading, serving, setup, trying
 from forbear.server.cli.terminal import (
     Failure,
     Unread,
@@ -32,6 +32,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 setup.register(app)
+doctor.register(app)
 serving.register(app)
 trying.register(app)
 reading.register(app)

@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from forbear.server.cli.home import is_new, opened, remark_if_nobody_sends, run, settings
+from forbear.server.cli.home import (
+    how_to_begin,
+    is_new,
+    opened,
+    remark_if_nobody_sends,
+    run,
+    settings,
+)
 from forbear.server.cli.reading import AsJson
 from forbear.server.cli.terminal import Failure, say, say_json
 
@@ -48,7 +55,8 @@ def check(
     chosen = files or sorted(settings().contracts.glob("*.toml"))
     if not chosen:
         raise Failure(
-            f"There is no contract in {settings().contracts}. `forbear init` writes a first one."
+            f"There is no contract in {settings().contracts}. `{how_to_begin(settings())}` "
+            "begins one."
         )
     checked = [_checked(path) for path in chosen]
     if sample is not None:
@@ -204,7 +212,7 @@ def list_all(as_json: AsJson = False) -> None:
             if as_json:
                 say_json({"contracts": found})
             elif not found:
-                say(f"No contracts in {home.contracts}. `forbear init` writes a first one.")
+                say(f"No contracts in {home.contracts}. `{how_to_begin(home)}` begins one.")
             for one in [] if as_json else found:
                 _show_provider(one)
             await remark_if_nobody_sends(store)
@@ -250,6 +258,6 @@ def _show_provider(one: dict[str, Any]) -> None:
     say(f"{one['provider']}  {one['base_url']}  ({one['file']})")
     say(f"  jobs: {', '.join(one['jobs']) or 'none'}")
     if one["calls"]:
-        say(f"  calls: {', '.join(one['calls'])} (carried out by a later version)")
+        say(f"  calls: {', '.join(one['calls'])}")
     if one["credential_missing"] is not None:
         say(f"  key missing: {one['credential_missing']}", "yellow")

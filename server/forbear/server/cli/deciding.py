@@ -104,9 +104,9 @@ def decide(
             op = await app.store.read.operation(case.operation_id)
             if op is None:
                 raise Failure(f"the operation of case {case.id} is gone", 3)
+            channel = None if dry_run else _channel(home, app.store.key, yes=yes)
             if case.closed_at is not None:
                 raise _closed(case, op)
-            channel = None if dry_run else _channel(home, app.store.key, yes=yes)
             for told in _lowered(app, op, wish):
                 remark(told)
             if channel == "terminal" and not yes:

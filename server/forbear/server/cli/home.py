@@ -22,8 +22,25 @@ NOBODY = (
 )
 
 
+FIRST = "first.sample"
+"""The commented contract that `forbear init` lays beside the others."""
+
+
 def settings() -> Settings:
-    return Settings.load(os.environ)
+    """The settings of this command.
+
+    Raises Failure (3) where the home is no folder.
+    """
+    found = Settings.load(os.environ)
+    if found.home.exists() and not found.home.is_dir():
+        raise Failure(f"FORBEAR_HOME: {found.home} is a file. Set it to a folder of yours.", 3)
+    return found
+
+
+def how_to_begin(home: Settings) -> str:
+    """The command that brings a first contract."""
+    first = home.contracts / FIRST
+    return f"cp {first} {home.contracts / 'NAME.toml'}" if first.exists() else "forbear init"
 
 
 def is_new(home: Settings) -> bool:

@@ -1,0 +1,192 @@
+"""`doctor`: whether home, store, contracts, keys and processes are well, each with its one fix."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from forbear.server.cli.home import NOBODY, how_to_begin, run, senders, settings
+from forbear.server.cli.reading import AsJson
+from forbear.server.cli.terminal import say, say_json
+
+if TYPE_CHECKING:
+    from forbear.server.config import Settings
+    from forbear.storage.store import Store
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(doctor)
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing looked at. `ok` is None for what is neither good nor bad."""
+
+    what: str
+    told: str
+    ok: bool | None = True
+    fix: str | None = None
+
+    def line(self) -> str:
+        mark = {True: "ok", False: "PROBLEM", None: "note"}[self.ok]
+        return f"{mark:<8} {self.what}: {self.told}{f' -> {self.fix}' if self.fix else ''}"
+
+
+def doctor(
+    as_json: AsJson = False,
+) -> None:
+    """Look at home, store, contracts, keys and processes. Exit 1 if something is wrong."""
+    home = settings()
+    found: list[Finding] = [_home(home), *_relative(home), *_readable_by_others(home)]
+    if found[0].ok is False:
+        _report(found, as_json=as_json)
+        raise typer.Exit(1)
+    from forbear.storage.errors import StoreError
+
+    try:
+        found += run(lambda: _examined(home))
+    except StoreError as error:
+        told, _, fix = str(error).partition(" -> ")
+        found.append(Finding("store", told, False, fix or _remedy(told)))
+        _report(found, as_json=as_json)
+        raise typer.Exit(3) from error
+    _report(found, as_json=as_json)
+    if any(one.ok is False for one in found):
+        raise typer.Exit(1)
+
+
+def _report(found: list[Finding], *, as_json: bool) -> None:
+    if as_json:
+        say_json(
+            {
+                "ok": all(one.ok is not False for one in found),
+                "findings": [
+                    {"what": one.what, "told": one.told, "ok": one.ok, "fix": one.fix}
+                    for one in found
+                ],
+            }
+        )
+        return
+    for one in found:
+        say(one.line(), {True: None, False: "red", None: "yellow"}[one.ok])
+
+
+def _remedy(told: str) -> str:
+    """The one thing to do about a store that cannot be opened."""
+    if "not a database" in told or "malformed" in told:
+        return "restore a backup of it"
+    if "full" in told:
+        return "free the disk"
+    return "give the file back to this user"
+
+
+def _home(home: Settings) -> Finding:
+    if not home.home.exists():
+        return Finding("home", f"{home.home} is not there yet", None, "forbear init")
+    if not os.access(home.home, os.W_OK):
+        return Finding("home", f"{home.home} cannot be written", False, "chown it to this user")
+    return Finding("home", str(home.home))
+
+
+def _relative(home: Settings) -> Iterator[Finding]:
+    stated = os.environ.get("FORBEAR_HOME", "")
+    if stated and not Path(stated).expanduser().is_absolute():
+        told = f"{stated!r} is relative: started elsewhere, the same setting is another home"
+        yield Finding("FORBEAR_HOME", told, None, f"set it to {home.home}")
+
+
+def _readable_by_others(home: Settings) -> Iterator[Finding]:
+    """The folder of keys and what is in it, and a stated token, are for this user alone."""
+    keys = home.home / "keys"
+    for path in (keys, *(sorted(keys.iterdir()) if keys.is_dir() else ()), home.home):
+        if path.exists() and (mode := path.stat().st_mode & 0o777) & 0o077:
+            secret = path != home.home
+            told = f"{path} has mode {mode:04o}, so others on this machine can look into it"
+            fix = f"chmod {'700' if path.is_dir() else '600'} {path}"
+            yield Finding("keys" if secret else "home", told, False if secret else None, fix)
+    config = home.home / "config.toml"
+    if config.exists() and home.operator_token and config.stat().st_mode & 0o077:
+        told = f"{config} can be read by others, and it states the operator token"
+        yield Finding("operator token", told, False, f"chmod 600 {config}")
+
+
+async def _examined(home: Settings) -> list[Finding]:
+    from forbear.server.cli.home import opened
+
+    async with opened(home) as store:
+        return [
+            *_store(store),
+            *await _contracts(home, store),
+            await _processes(store),
+            _token(home),
+        ]
+
+
+def _store(store: Store) -> list[Finding]:
+    from forbear.storage.database import sqlite_version
+    from forbear.storage.schema import GENERATION
+
+    return [
+        Finding("store", f"{store.path}, schema {GENERATION}"),
+        Finding("SQLite", sqlite_version()),
+    ]
+
+
+async def _contracts(home: Settings, store: Store) -> list[Finding]:
+    from forbear.server.credentials import Credentials, MissingCredential
+    from forbear.server.providers import Contracts
+
+    contracts = Contracts(home.contracts, Credentials(), store.key)
+    living = await senders(store)
+    found: list[Finding] = []
+    for name, contract in sorted(contracts.contracts().items()):
+        credential = contracts.credential(contract)
+        count = len(contract.jobs)
+        jobs = f"{count} job{'s' if count != 1 else ''}, {contract.file}"
+        if isinstance(credential, MissingCredential):
+            reference, _, fix = str(credential).partition(" -> ")
+            bound = {one.binding for one in (*contract.jobs.values(), *contract.calls.values())}
+            able = next((one for one in living if bound & set(one.bindings)), None)
+            found.append(
+                Finding(f"key of {name}", reference, False, fix or None)
+                if able is None
+                else Finding(
+                    f"key of {name}",
+                    f"{reference} here; {able.role} (process {able.pid}) has it",
+                    None,
+                )
+            )
+        else:
+            found.append(Finding(f"contract {name}", f"{jobs}, key present"))
+    for name, errors in sorted(contracts.errors().items()):
+        first, _, fix = str(errors[0]).partition(" -> ")
+        many = "1 mistake" if len(errors) == 1 else f"{len(errors)} mistakes, the first"
+        found.append(Finding(f"contract {name}", f"{many}: {first}", False, fix or None))
+    if not found:
+        told = f"none in {home.contracts}"
+        found.append(Finding("contracts", told, None, how_to_begin(home)))
+    return found
+
+
+async def _processes(store: Store) -> Finding:
+    living = await senders(store)
+    if not living:
+        return Finding("processes", NOBODY, None)
+    told = ", ".join(f"{one.role} (process {one.pid})" for one in living)
+    return Finding("processes", f"{told} can send")
+
+
+def _token(home: Settings) -> Finding:
+    from forbear.server import operator
+
+    if not operator.is_known(home):
+        told = (
+            "none yet: the first FORBEAR_OPERATOR_TOKEN that decides becomes the one of this home"
+        )
+        return Finding("operator token", told, None)
+    return Finding("operator token", "known: cases can be decided without a terminal")
