@@ -9,10 +9,10 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
-from forbear.rules import decisions, escalations
+from forbear.rules import conclusions, decisions, escalations
 from forbear.rules.decisions import Wish
 from forbear.rules.lifecycle import advance
-from forbear.rules.model import Case, Code, Operation, Option, Reason, Refusal, State
+from forbear.rules.model import Case, Code, Operation, Option, Reason, Refusal, State, Step
 from forbear.storage import audit, intents, register, rows
 from forbear.storage.intents import watching
 from forbear.storage.schema import cases, operations
@@ -97,21 +97,27 @@ def drop(
 
     While an attempt is open only its owner changes the state, so the wish is left on the row and
     counts when the outcome is known: an effect is kept, a retry is not made. What may have been
-    applied is never dropped: it stays until it is known.
+    applied is never dropped: it is looked for until it is known, but not sent again.
     """
     op = load(connection, operation_id)
     if op is None or op.final or op.state not in only:
         return op
-    if open_attempt(connection, operation_id) is not None:
+    looked_for = op.state is State.UNCLEAR and op.step is Step.LOOKUP
+    if looked_for or open_attempt(connection, operation_id) is not None:
+        if op.pending is not None:
+            return op
         connection.execute(
             sa.update(operations).where(operations.c.id == op.id).values(pending={"end": why})
         )
         audit.append(connection, op.id, now, audit.Code.END_ASKED, {"why": why})
         return must_load(connection, operation_id)
-    stays = op.state in (State.ESCALATED, State.QUEUED) and not escalations.may_send_again(op)
-    if op.state is State.UNCLEAR or stays:
+    undone = escalations.may_send_again(op)
+    if op.state in (State.ESCALATED, State.QUEUED) and not undone:
         return op
-    verdict = decisions.discard(op, why)
+    if op.state is State.UNCLEAR and not undone:  # it was to be sent again under its key
+        verdict = conclusions.stop(Reason.UNCLEAR_WRITE, why=why)
+    else:
+        verdict = decisions.discard(op, why)
     return apply(connection, op, verdict, audit.Code.DROPPED, now, ids, holding=holding)
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
+from forbear.rules import sameness
 from forbear.rules.model import Budget, Kind, Operation
 from forbear.rules.ports import Outbound
 from forbear.storage import rows
@@ -75,6 +76,21 @@ def same_intent(connection: Connection, op: Operation) -> list[Operation]:
         .limit(50)
     ).mappings()
     return [rows.operation(row) for row in found]
+
+
+def judge(
+    connection: Connection,
+    op: Operation,
+    repeat: str,
+    repeat_window: int,
+    earlier: Sequence[Operation],
+    now: int,
+) -> sameness.Sameness:
+    """Which operation a new one is, by the identity rules; `earlier` are those of its intent."""
+    ask = sameness.Ask(
+        op.principal, op.kind, op.request_class, op.intent, op.key, repeat, repeat_window
+    )
+    return sameness.judge(ask, by_key(connection, op), earlier, now)
 
 
 def watching(connection: Connection, op: Operation, job: str) -> Operation | None:

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
-from forbear.rules import admission, sameness
+from forbear.rules import admission, breaker, sameness
 from forbear.rules.contract import Job, Scope
 from forbear.rules.decisions import Wish
 from forbear.rules.facts import facts_of
@@ -49,9 +49,9 @@ from forbear.storage.deciding import Decided
 from forbear.storage.intents import (
     EndedTask,
     add_task,
-    by_key,
     ended_task,
     inherit,
+    judge,
     plain,
     same_intent,
     stored_request,
@@ -110,6 +110,10 @@ class Accepted:
     joined: bool
 
 
+NotAccepted = sameness.KeyConflict | sameness.Duplicate | breaker.Tripped | EndedTask | Paused
+"""Why nothing was stored."""
+
+
 @dataclass(frozen=True, slots=True)
 class Reserved:
     """A committed reservation: one request may leave, once."""
@@ -141,7 +145,7 @@ class Ledger:
 
     def accept(
         self, connection: Connection, draft: Draft, holding: Holding
-    ) -> Accepted | sameness.KeyConflict | sameness.Duplicate | EndedTask | Paused:
+    ) -> Accepted | NotAccepted:
         """Insert, join or refuse. A new operation is `queued` and due at once."""
         now = self._clock.now().wall
         stopped = paused(connection, draft.operation.provider)
@@ -151,27 +155,16 @@ class Ledger:
             ended = ended_task(connection, draft.operation.principal, draft.task)
             if ended is not None:
                 return ended
-        match self._judge(connection, draft, now):
+        op = draft.operation
+        earlier = same_intent(connection, op)
+        match judge(connection, op, draft.repeat, draft.repeat_window, earlier, now):
             case sameness.Join(known):
                 return self._join(connection, known, draft.task, now)
             case sameness.KeyConflict() | sameness.Duplicate() as other:
                 return other
             case sameness.New(inherits):
-                return self._insert(connection, draft, inherits, holding, now)
-
-    def _judge(self, connection: Connection, draft: Draft, now: int) -> sameness.Sameness:
-        """Which operation a draft is, by the identity rules."""
-        op = draft.operation
-        ask = sameness.Ask(
-            op.principal,
-            op.kind,
-            op.request_class,
-            op.intent,
-            op.key,
-            draft.repeat,
-            draft.repeat_window,
-        )
-        return sameness.judge(ask, by_key(connection, op), same_intent(connection, op), now)
+                failing = breaker.tripped(earlier, op.principal, now)
+                return failing or self._insert(connection, draft, inherits, holding, now)
 
     def _join(
         self, connection: Connection, known: Operation, task: str | None, now: int
@@ -258,7 +251,8 @@ class Ledger:
                     self._hold(connection, op, hold, now.wall)
                 return False
             case Verdict() as verdict:
-                self._apply(connection, op, verdict, audit.Code.ENDED, now.wall, holding)
+                ended = with_pending(op, verdict)
+                self._apply(connection, op, ended, audit.Code.ENDED, now.wall, holding)
                 return True
             case admission.Admit() as admitted:
                 return self._permit(connection, op, admitted, key, scope, holding, now)
@@ -534,7 +528,8 @@ class Ledger:
             if signal.meaning in _ENDS and op.state is State.WAITING:
                 verdict = self._verdict(connection, op, reserved.holding, signal, now)
             elif signal.meaning in _DONE and op.state is State.UNCLEAR:
-                verdict = found_late(op, reserved.holding.action, signal, now)
+                found = found_late(op, reserved.holding.action, signal, now)
+                verdict = with_pending(op, found)
         if verdict is not None:
             return self._apply(
                 connection, op, verdict, audit.Code.LATE_EVIDENCE, now, reserved.holding, body=body
@@ -574,7 +569,9 @@ class Ledger:
         """See `deciding.decide`. `follow_up` is accepted in the same transaction, or neither is."""
         now = self._clock.now().wall
         if follow_up is not None:
-            match self._judge(connection, follow_up, now):
+            op, earlier = follow_up.operation, same_intent(connection, follow_up.operation)
+            window = follow_up.repeat_window
+            match judge(connection, op, follow_up.repeat, window, earlier, now):
                 case sameness.KeyConflict(known) | sameness.Duplicate(known):
                     told = f"{known.id} did or may have done that already"
                     look = f"forbear show {known.id}"

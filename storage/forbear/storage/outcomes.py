@@ -99,13 +99,16 @@ def with_pending(op: Operation, verdict: Verdict) -> Verdict:
     """Apply an end that was asked for while the attempt was out: keep effects, make no retry."""
     if op.pending is None:
         return verdict
-    if op.state is State.UNCLEAR and verdict.event is Event.OBSERVED:
-        return verdict  # what may have been applied stays, and is looked for (section 5)
     changes = {**verdict.changes, "pending": None}
-    if verdict.event is Event.MADE_UNCLEAR and changes.get("step") is Step.SEND:
+    unclear = verdict.event is Event.MADE_UNCLEAR or (
+        verdict.event is Event.OBSERVED and op.state is State.UNCLEAR
+    )
+    if unclear and changes.get("step", op.step) is Step.LOOKUP:
+        return verdict  # it stays, with the wish, until what it did is known (section 5)
+    if unclear and changes.get("certainty") is not Certainty.NOT_APPLIED:
         return stop(Reason.UNCLEAR_WRITE, changes, **verdict.story)
     judged = replace(op, **fields(changes))
-    goes_on = verdict.event in (Event.POSTPONED, Event.OBSERVED, Event.ACCEPTED)
+    goes_on = verdict.event in _GOES_ON
     asks_for_nothing = verdict.event is Event.STOPPED and escalations.may_send_again(judged)
     if not goes_on and not asks_for_nothing:
         return replace(verdict, changes=changes)
@@ -117,6 +120,9 @@ def with_pending(op: Operation, verdict: Verdict) -> Verdict:
         reason=None,
         notice=ended.notice,
     )
+
+
+_GOES_ON = frozenset({Event.POSTPONED, Event.OBSERVED, Event.ACCEPTED, Event.MADE_UNCLEAR})
 
 
 def without_contract(op: Operation, signal: Signal, now: int) -> Verdict:

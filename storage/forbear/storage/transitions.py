@@ -24,6 +24,7 @@ from forbear.rules.model import (
     Operation,
     Reason,
     State,
+    Step,
     WaitingFor,
 )
 from forbear.rules.requests import link
@@ -125,7 +126,9 @@ def apply(
         told["notice"] = str(verdict.notice)
     told["set"] = rows.columns(_recorded(op, after))
     audit.append(connection, op.id, now, code, told)
-    if verdict.reason is Reason.UNCLEAR_WRITE and op.certainty is not Certainty.MAYBE_APPLIED:
+    asks = verdict.reason is Reason.UNCLEAR_WRITE and op.certainty is not Certainty.MAYBE_APPLIED
+    looks = state is State.UNCLEAR and after.step is Step.LOOKUP and op.state is State.SENDING
+    if asks or looks:
         audit.append(
             connection, op.id, now, audit.Code.RECONCILIATION_REQUIRED, {"certainty": "unknown"}
         )

@@ -13,13 +13,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from forbear.rules.breaker import Tripped
 from forbear.rules.contract import Action, Contract, Job, Request
 from forbear.rules.facts import facts_of
 from forbear.rules.model import (
-    Certainty,
     Kind,
     Operation,
     Priority,
+    Reason,
     Refusal,
     RequestClass,
     State,
@@ -382,8 +383,7 @@ class Desk:
             op = await self._own(operation_id)
             if isinstance(op, Refusal):
                 return op
-            asked_about = op.state is State.ESCALATED and op.certainty is Certainty.MAYBE_APPLIED
-            if op.state is not State.UNCLEAR and not asked_about:
+            if not await self._can_be_looked_up(op):
                 return self._not_allowed("reconcile_write", op, None)
         except StoreError:
             return refusals.store_unavailable()
@@ -391,6 +391,13 @@ class Desk:
         return await self.check_status(
             operation_id, wait_seconds=wait_seconds, client=client, report=report
         )
+
+    async def _can_be_looked_up(self, op: Operation) -> bool:
+        """Whether a lookup is declared, left, and what the operation is about (section 5)."""
+        if op.state is State.UNCLEAR:
+            return op.lookups.max > 0
+        case = await self._store.read.open_case(op.id)
+        return case is not None and case.reason in _SEARCHED and op.lookups.left > 0
 
     async def end_task(
         self, *, task: str | None, operation_id: str | None, reason: str | None, client: str
@@ -574,6 +581,8 @@ class Desk:
                 return outcome
             case KeyConflict(known):
                 return refusals.key_conflict(known.id)
+            case Tripped(_, code, times, until):
+                return refusals.circuit_open(times, code, until, self._clock.now().wall)
             case Paused(target):
                 return refusals.paused(target)
             case EndedTask(task, at):
@@ -592,6 +601,9 @@ class Desk:
 _UNSENT = frozenset({State.QUEUED, State.DELAYED})
 
 
+_SEARCHED = frozenset({Reason.UNCLEAR_WRITE, Reason.CONFLICT, Reason.RECONCILIATION_CONFLICT})
+
+
 def _submission_answered(op: Operation) -> bool:
     """The submission is over, or waits for something that a caller's wait cannot bring."""
     return _needs_a_person(op) or op.state not in (State.QUEUED, State.SENDING)
@@ -600,10 +612,6 @@ def _submission_answered(op: Operation) -> bool:
 def _call_answered(op: Operation) -> bool:
     """A call is over, or its next step is the schedule's."""
     return op.approve_by is not None or op.state not in (State.QUEUED, State.SENDING)
-
-
-def _not_unclear(op: Operation) -> bool:
-    return op.state is not State.UNCLEAR
 
 
 def _at_rest(op: Operation) -> bool:
