@@ -7,11 +7,12 @@ import fcntl
 import json
 import os
 import pty
+import select
 import subprocess
 import sys
 import termios
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -589,16 +590,20 @@ class Terminal:
     def until(self, text: str) -> None:
         """Read on until the screen shows `text`."""
         while text.encode() not in self.seen:
-            self.seen += os.read(self.screen, 4096)
+            over = self.child.poll() is not None
+            assert self._read(1.0) or not over, self.seen.decode()
 
     def end(self) -> int:
-        """The exit code, and everything that was written, once it is over."""
+        """The exit code, once it is over and everything that it wrote is seen."""
         code = self.child.wait(timeout=60)
-        # On Linux the other end of a closed terminal is an error, not an end.
-        with suppress(OSError):
-            while chunk := os.read(self.screen, 4096):
-                self.seen += chunk
+        while self._read(0.0):
+            pass
         return code
+
+    def _read(self, patience: float) -> bool:
+        ready, _, _ = select.select([self.screen], [], [], patience)
+        self.seen += os.read(self.screen, 4096) if ready else b""
+        return bool(ready)
 
 
 @contextmanager
@@ -614,12 +619,13 @@ def at_a_terminal(*arguments: str, **environment: str) -> Iterator[Terminal]:
         start_new_session=True,
         preexec_fn=_own_terminal,
     )
-    os.close(theirs)
     try:
         yield Terminal(child, ours)
     finally:
         child.kill()
         child.wait()
+        # Only now: what a child wrote last is lost where nobody holds its end any more.
+        os.close(theirs)
         os.close(ours)
 
 

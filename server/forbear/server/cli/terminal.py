@@ -82,11 +82,11 @@ def confirmed(question: str, otherwise: str) -> bool:
 
     Ctrl-C is an answer too, at once: the command ends with `otherwise`.
     """
-    sys.stdout.write(f"{question} [y/N] ")
-    sys.stdout.flush()
     # A running event loop would keep Ctrl-C for later and go on reading.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
+        sys.stdout.write(f"{question} [y/N] ")
+        sys.stdout.flush()
         return sys.stdin.readline().strip().lower() in ("y", "yes")
     except KeyboardInterrupt:
         sys.stdout.write("\n")
