@@ -55,7 +55,7 @@ Id = Annotated[str, Field(min_length=1, max_length=100)]
 Name = Annotated[str, Field(min_length=1, max_length=100)]
 Words = Annotated[str, Field(min_length=1, max_length=500)]
 Cursor = Annotated[str, Field(max_length=500)]
-Positive = Annotated[int, _at_most(LONGEST), Field(ge=1)]
+Positive = Annotated[int, Field(ge=1), _at_most(LONGEST)]
 Wait = Annotated[
     float,
     _clamped(0, MAX_WAIT),
