@@ -23,6 +23,7 @@ from tests.tools.driving import CONTRACT, Driver, driver
 
 from forbear.rules.model import Kind, State
 from forbear.server import cli
+from forbear.server.cli.inbox import Entry
 from forbear.server.cli.terminal import Failure
 from forbear.server.cli.trying import pairs
 from forbear.server.cli.wishes import instant
@@ -336,6 +337,39 @@ def test_the_inbox_puts_doubtful_writes_first_in_lines_of_100_columns(home: Path
     assert "unknown state paused" in second
     assert max(len(first), len(second)) <= 100
     assert hint.startswith("forbear show op_")
+
+
+def test_the_columns_of_the_inbox_stand_under_each_other(home: Path, run: Run) -> None:
+    async def many(job: Driver) -> None:
+        for number in range(11):
+            job.clock.advance(5_000)
+            await job.submit(dataset="a" * (7 * number % 40 + 1))
+            await job.silence()
+
+    drive(home, many)
+    *lines, _ = run("inbox").out.splitlines()
+    assert len(lines) == 11
+    assert len({line.index("sent, no answer") for line in lines}) == 1
+    assert len({line.index("mark as done") for line in lines}) == 1
+    assert [line.split()[0] for line in lines] == [str(number) for number in range(1, 12)]
+    assert max(map(len, lines)) <= 100
+
+
+@pytest.mark.parametrize(("past", "says"), [(-240_000, ("today", "4m")), (1, ("LATE", "over"))])
+def test_a_case_whose_time_is_over_is_late_and_has_none_left(
+    home: Path, past: int, says: tuple[str, str]
+) -> None:
+    async def stopped(job: Driver) -> Entry:
+        op = await job.store.read.operation(await stops(job))
+        case = await job.store.read.open_case(job.op_id)
+        assert op is not None
+        assert op.useful_until is not None
+        assert case is not None
+        return Entry(case, op, op.useful_until + past)
+
+    limited = CONTRACT.replace("max_status_requests = 12", 'useful_for = "1h"')
+    entry = drive(home, stopped, limited)
+    assert (entry.cells[1], entry.cells[3]) == says
 
 
 def test_the_inbox_as_json_has_all_that_a_decision_needs(home: Path, run: Run) -> None:

@@ -255,8 +255,8 @@ def _words(
             )
         case Option.HOLD:
             return (
-                "wait, then look once more",
-                "one request at the time you name, within 24 hours",
+                "look once more at a time you name",
+                "one request then; within 24 hours",
                 {"until": f"default: the provider's known reset, else {length(DEFAULT_HOLD)}"},
             )
         case Option.CHECK_AGAIN:

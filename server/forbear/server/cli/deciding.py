@@ -48,7 +48,7 @@ def inbox(as_json: AsJson = False) -> None:
         return
 
     async def listed() -> int:
-        from forbear.server.cli.inbox import entries
+        from forbear.server.cli.inbox import entries, lines
 
         async with opened(home) as store:
             found = await entries(store)
@@ -57,8 +57,8 @@ def inbox(as_json: AsJson = False) -> None:
             elif not found:
                 say("Nothing needs a decision.")
             else:
-                for entry in found:
-                    say(entry.line(), "bold yellow" if entry.case.urgency == "now" else None)
+                for entry, line in zip(found, lines(found), strict=True):
+                    say(line, "bold yellow" if entry.case.urgency == "now" else None)
                 say(f"forbear show {found[0].operation.id} tells the whole of the first.")
             await remark_if_nobody_sends(store)
             return len(found)

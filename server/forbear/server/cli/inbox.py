@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +14,32 @@ from forbear.tools.times import rfc3339
 from forbear.tools.untrusted import clip
 
 WIDTH = 100
+NAME = 30
+KNOWN = 24
+"""Columns of a line, and of the two in it that a provider or an agent may make long."""
+
+
+def lines(entries: Sequence[Entry]) -> list[str]:
+    """`1  NOW   4m  —  Transfer 125.00 EUR  sent, no answer  look it up again`, columns aligned."""
+    rows = [entry.cells for entry in entries]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [_line(row, widths) for row in rows]
+
+
+def _line(row: tuple[str, ...], widths: Sequence[int]) -> str:
+    number, urgency, age, left, name, known, first = row
+    whole = "  ".join(
+        (
+            f"{number:<{widths[0]}}",
+            f"{urgency:<{widths[1]}}",
+            f"{age:>{widths[2]}}",
+            f"{left:>{widths[3]}}",
+            f"{name:<{widths[4]}}",
+            f"{known:<{widths[5]}}",
+            first,
+        )
+    )
+    return whole if len(whole) <= WIDTH else whole[: WIDTH - 1].rstrip() + "…"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,18 +68,25 @@ class Entry:
             self.case.number,
         )
 
-    def line(self) -> str:
-        """`1  NOW    4m    —  Transfer 125.00 EUR   sent, no answer   look again`, 100 columns."""
+    @property
+    def overdue(self) -> bool:
+        return self.left is not None and self.left <= 0
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        """Number, urgency, age, time left, name, what is known, and the first option."""
         urgency = "NOW" if self.case.urgency == "now" else self.case.urgency
-        age = _short(self.now - self.case.opened_at)
-        left = "—" if self.left is None else _short(self.left)
-        name = clip(self.operation.label or self.operation.action, 32)
+        left = "—" if self.left is None else "over" if self.overdue else _short(self.left)
         first = self.case.options[0]["label"] if self.case.options else "nothing can be done here"
-        whole = (
-            f"{self.case.number:<3}{urgency:<6} {age:>4} {left:>4}  {name:<32}  "
-            f"{clip(_known(self.case, self.operation), 30)}   {first}"
+        return (
+            str(self.case.number),
+            "LATE" if self.overdue else urgency,
+            _short(self.now - self.case.opened_at),
+            left,
+            clip(self.operation.label or self.operation.action, NAME),
+            clip(_known(self.case, self.operation), KNOWN),
+            first,
         )
-        return whole if len(whole) <= WIDTH else whole[: WIDTH - 1].rstrip() + "…"
 
     def as_json(self) -> dict[str, Any]:
         case = self.case
