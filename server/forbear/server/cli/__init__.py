@@ -1,7 +1,7 @@
 """The command line. Commands import what they need when they run, so that help is quick.
 
 Exit codes: 0 done, 1 a check failed or something needs a decision, 2 wrong usage, 3 the store
-cannot be used.
+cannot be used or a key is missing.
 """
 
 from __future__ import annotations
