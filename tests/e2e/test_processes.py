@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -157,7 +158,7 @@ async def test_a_job_is_watched_on_only_where_a_worker_outlives_the_client(
 async def test_a_store_that_cannot_be_used_refuses_and_sends_nothing(tmp_path: Path) -> None:
     async with stage(tmp_path, states=FOREVER) as on:
         job = await on.submit()
-        with sqlite3.connect(tmp_path / "forbear.db") as connection:
+        with closing(sqlite3.connect(tmp_path / "forbear.db")) as connection:
             connection.execute("ALTER TABLE operations RENAME TO lost")
         refusals = [
             error(await on.call("check_status", operation_id=job)),
@@ -168,7 +169,7 @@ async def test_a_store_that_cannot_be_used_refuses_and_sends_nothing(tmp_path: P
                 )
             ),
         ]
-        with sqlite3.connect(tmp_path / "forbear.db") as connection:
+        with closing(sqlite3.connect(tmp_path / "forbear.db")) as connection:
             connection.execute("ALTER TABLE lost RENAME TO operations")
 
         assert {refused["code"] for refused in refusals} == {"store_unavailable"}

@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -105,7 +106,7 @@ async def test_a_client_that_leaves_in_the_middle_of_a_submission_loses_nothing(
 
 async def pid_of(home: Path) -> int:
     """The process that serves a home alone."""
-    with sqlite3.connect(home / "forbear.db") as connection:
+    with closing(sqlite3.connect(home / "forbear.db")) as connection:
         ((pid,),) = connection.execute("SELECT pid FROM processes").fetchall()
     return int(pid)
 

@@ -46,8 +46,7 @@ class Bench:
                 found = connection.exec_driver_sql("SELECT n FROM t ORDER BY n").scalars()
                 return list(found)
         finally:
-            other.writer.dispose()
-            other.lock.close()
+            other.close_writer()
 
     async def together(self, *units: Unit) -> list[int | BaseException]:
         """Hand all units over in one tick of the loop."""

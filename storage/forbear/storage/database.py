@@ -141,6 +141,10 @@ class Database:
     async def close(self) -> None:
         """Close all connections; the last one out checkpoints, under the lock."""
         await self.readers.dispose()
+        self.close_writer()
+
+    def close_writer(self) -> None:
+        """Close everything but the readers, which need a running loop."""
         self._watch.close()
         with self.lock.held():
             self.writer.dispose()
