@@ -391,7 +391,7 @@ def test_a_closed_store_leaves_no_thread_behind(tmp_path: Path, case: str) -> No
 
 @pytest.mark.requirement("D06")
 @pytest.mark.anyio
-# A connection whose opening was cancelled is closed by the driver's collector (Python 3.13 says so).
+# Python 3.13 tells of the connection whose opening was cancelled; the collector closes it.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 async def test_readers_that_are_cancelled_leave_the_pool_whole(tmp_path: Path) -> None:
     store = Store(tmp_path / "home", ManualClock(), SystemRandom())
