@@ -254,11 +254,11 @@ class Worker:
         await self._store_outcome(reserved, reply, self._read(reserved, reply))
 
     @staticmethod
-    def _brought_something(reserved: Reserved, signal: Signal) -> bool:
-        """Whether the answer is itself what was asked for: a result, or the answer to a call."""
+    def _brought_something(reserved: Reserved, reply: Reply, signal: Signal) -> bool:
+        """Whether the answer is itself what was asked for: a result, or what a call answered."""
         op = reserved.operation
-        wanted = op.kind in (Kind.RESULT, Kind.CALL) and op.step is Step.SEND
-        return wanted and signal.meaning in _RESULTS
+        answers = op.kind is Kind.RESULT or (op.kind is Kind.CALL and reply.body != b"")
+        return answers and op.step is Step.SEND and signal.meaning in _RESULTS
 
     def _read(self, reserved: Reserved, reply: Reply) -> Signal:
         holding, op = reserved.holding, reserved.operation
@@ -285,7 +285,7 @@ class Worker:
 
     async def _store_outcome(self, reserved: Reserved, reply: Reply, signal: Signal) -> None:
         """Transaction 2, again and again until it is stored; until then no new permit is made."""
-        is_result = self._brought_something(reserved, signal)
+        is_result = self._brought_something(reserved, reply, signal)
         settle = partial(self._store.ledger.settle, reserved=reserved, reply=reply, signal=signal)
         pause = 0.25
         self._unstored += 1
