@@ -72,6 +72,25 @@ max = "300ms"
 first = "100ms"
 """
 
+KEYED = """
+[jobs.export.idempotency]
+at = "header:Idempotency-Key"
+format = "uuid"
+window = "24h"
+"""
+
+FINDABLE = """
+[jobs.export.lookup]
+method = "GET"
+path = "/exports"
+items = "/items"
+match = { "/client_ref" = "{ref}" }
+take = { id = "/id" }
+settle = "1s"
+absence_proves = true
+"""
+LOOK = "GET /exports"
+
 COUNTERS = ("attempts", "status_requests", "transport_failures", "rate_limited", "extensions")
 
 
@@ -179,12 +198,15 @@ def stopped(pid: int) -> bool:
 
 
 @asynccontextmanager
-async def world(home: Path, nursery: Nursery, jobs: int = 1) -> AsyncIterator[World]:
+async def world(
+    home: Path, nursery: Nursery, jobs: int = 1, also: str = ""
+) -> AsyncIterator[World]:
+    """`also` is what the contract says beside `CONTRACT`."""
     async with FakeProvider() as provider:
         for number in range(jobs):
             provider.job(f"exp_{number}", ["queued", "running", "done"])
         (home / "contracts").mkdir(parents=True)
-        contract = CONTRACT.format(url=provider.base_url)
+        contract = CONTRACT.format(url=provider.base_url) + also
         (home / "contracts" / "exp.toml").write_text(contract)
         built = World(provider, home, nursery)
         try:
@@ -304,6 +326,55 @@ async def test_a_process_that_is_killed_again_and_again_comes_to_the_end_with_ev
         no_request_is_hidden(on)
 
 
+def sent_as(on: World) -> list[tuple[str, str]]:
+    """Key and reference of every submission that arrived."""
+    submitted = [one for one in on.provider.arrivals if one.method == "POST"]
+    return [(one.headers["idempotency-key"], one.json()["client_ref"]) for one in submitted]
+
+
+@pytest.mark.requirement("R26", "R13", "R24", "D01")
+@pytest.mark.parametrize("later", [None, BEFORE_FIRST_BYTE, AFTER_ANSWER, BEFORE_OUTCOME])
+@pytest.mark.parametrize("point", [BEFORE_FIRST_BYTE, AFTER_ANSWER, BEFORE_OUTCOME])
+async def test_a_killed_submission_is_looked_up_after_the_restart_under_its_own_key(
+    tmp_path: Path, nursery: Nursery, point: str, later: str | None
+) -> None:
+    async with world(tmp_path, nursery, also=KEYED + FINDABLE) as on:
+        await on.dead(on.start("sales", point=point, step="send"))
+        stored = on.operation()
+        arrived = on.provider.count(SUBMIT)
+        if later is not None:  # and the next process dies at its lookup
+            step = "lookup" if later == BEFORE_OUTCOME else "status"
+            await on.dead(on.start(point=later, step=step))
+        on.start("sales")
+        await on.at_rest()
+
+        assert on.operation()["state"] == "succeeded"
+        assert on.provider.arrivals[arrived].path == "/exports"
+        assert on.provider.arrivals[arrived].method == "GET"
+        assert sent_as(on) == [(stored["wire_key"], stored["ref"])]
+        assert len(on.provider.effects) == 1
+        assert on.operation()["lookups_used"] >= on.provider.count(LOOK)
+        no_request_is_hidden(on)
+
+
+@pytest.mark.requirement("R13", "D01")
+@pytest.mark.parametrize("point", [BEFORE_FIRST_BYTE, AFTER_ANSWER, BEFORE_OUTCOME])
+async def test_a_killed_submission_that_cannot_be_looked_up_is_sent_again_under_its_own_key(
+    tmp_path: Path, nursery: Nursery, point: str
+) -> None:
+    async with world(tmp_path, nursery, also=KEYED) as on:
+        await on.dead(on.start("sales", point=point, step="send"))
+        stored = on.operation()
+        on.start("sales")
+        await on.at_rest()
+
+        assert on.operation()["state"] == "succeeded"
+        assert set(sent_as(on)) == {(stored["wire_key"], stored["ref"])}
+        assert on.provider.count(SUBMIT) == (1 if point == BEFORE_FIRST_BYTE else 2)
+        assert len(on.provider.effects) == 1
+        no_request_is_hidden(on)
+
+
 # --- SIGSTOP --------------------------------------------------------------------------------
 
 
@@ -358,6 +429,35 @@ async def test_a_poll_that_stops_before_its_first_byte_is_made_by_another_proces
         assert on.provider.count(STATUS) == polls
         assert on.operation()["status_requests_used"] == polls + 1
         assert len(on.provider.effects) == 1
+        no_request_is_hidden(on)
+
+
+@pytest.mark.requirement("R25", "D02")
+@pytest.mark.parametrize("end", [signal.SIGCONT, signal.SIGKILL], ids=["goes on", "dies"])
+async def test_absence_is_not_believed_while_a_stopped_process_could_still_send(
+    tmp_path: Path, nursery: Nursery, end: int
+) -> None:
+    clock = fast(20)
+    async with world(tmp_path, nursery, also=FINDABLE) as on:
+        frozen = on.start(
+            "sales", point=BEFORE_FIRST_BYTE, step="send", signal=signal.SIGSTOP, **clock
+        )
+        await on.until(lambda: stopped(frozen))
+        on.start(**clock)
+        await on.until(lambda: on.operation()["lookups_used"] >= 3)
+        assert on.provider.count(SUBMIT) == 0
+        if end == signal.SIGKILL:  # then nobody can, and two more lookups prove it
+            os.kill(frozen, end)
+            await on.at_rest()
+            assert on.operation()["state"] == "succeeded"
+            assert on.provider.count(SUBMIT) == len(on.provider.effects) == 1
+            return
+        await on.at_rest()
+        assert on.operation()["state"] == "escalated"
+        os.kill(frozen, end)
+        await on.until(lambda: on.rows("SELECT 1 FROM attempts WHERE late"))
+        assert on.rows("SELECT reason FROM cases") == [{"reason": "unclear_write"}]
+        assert on.provider.effects == []
         no_request_is_hidden(on)
 
 
