@@ -25,6 +25,7 @@ from forbear.rules.contract import (
 from forbear.rules.model import JobClass, RequestClass
 from forbear.rules.reading import source_name
 from forbear.rules.toml_lines import Path
+from forbear.rules.values import elements, members
 
 STALE_AFTER = 180
 """Days after which the facts of a contract should be checked again."""
@@ -226,17 +227,12 @@ def _templates(request: Request) -> Iterator[Template]:
 
 
 def _in_tree(tree: Tree) -> Iterator[Template]:
-    match tree:
-        case Template():
-            yield tree
-        case dict():
-            for inner in tree.values():
-                yield from _in_tree(inner)
-        case list():
-            for inner in tree:
-                yield from _in_tree(inner)
-        case _:
-            return
+    if isinstance(tree, Template):
+        yield tree
+    for inner in (members(tree) or {}).values():
+        yield from _in_tree(inner)
+    for inner in elements(tree) or ():
+        yield from _in_tree(inner)
 
 
 def _of_job(contract: Contract, where: str, job: Job) -> Iterator[Finding]:
