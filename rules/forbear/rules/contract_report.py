@@ -22,7 +22,6 @@ from forbear.rules.contract import (
     Template,
     Tree,
 )
-from forbear.rules.contract_kinds import is_list, is_table
 from forbear.rules.model import JobClass, RequestClass
 from forbear.rules.reading import source_name
 from forbear.rules.toml_lines import Path
@@ -230,12 +229,10 @@ def _templates(request: Request) -> Iterator[Template]:
 def _in_tree(tree: Tree) -> Iterator[Template]:
     if isinstance(tree, Template):
         yield tree
-    elif is_table(tree):
-        for inner in tree.values():
-            yield from _in_tree(inner)
-    elif is_list(tree):
-        for inner in tree:
-            yield from _in_tree(inner)
+    for inner in (members(tree) or {}).values():
+        yield from _in_tree(inner)
+    for inner in elements(tree) or ():
+        yield from _in_tree(inner)
 
 
 def _of_job(contract: Contract, where: str, job: Job) -> Iterator[Finding]:
