@@ -292,6 +292,14 @@ def test_a_repetition_leaves_only_while_its_key_is_honoured(
         assert found.reason is Reason.UNCLEAR_WRITE
 
 
+def test_a_repetition_may_not_be_handed_over_after_its_key_was_forgotten() -> None:
+    job = replace(FINDABLE, idempotency=Idempotency("header", "Key", window=HOUR))
+    own = {**LOOKING, "step": Step.SEND, "wire_key": "k", "sent_at": NOW - HOUR + 3 * SECOND}
+    found = admit(queued(**own), job, SCOPE, FREE, NOW, credential_ready=True)
+    assert isinstance(found, Admit)
+    assert found.send_by == NOW + 3 * SECOND
+
+
 # --- what a permit allows -------------------------------------------------------------------
 
 

@@ -176,13 +176,17 @@ def exhausted(op: Operation) -> Verdict | None:
 
 def _window_over(op: Operation, action: Action, now: int) -> Verdict | None:
     """A repetition that rests on a key alone is refused once the provider forgot the key."""
-    repeats = op.step is Step.SEND and op.attempts.used > 0 and _in_doubt(op)
-    if not repeats or key_of(op, action) is None:
+    if not _rests_on_key(op, action):
         return None
     until = key_honoured_until(op, action)
     if until is not None and now < until:
         return None
     return stop(Reason.UNCLEAR_WRITE, why="the provider no longer honours the key")
+
+
+def _rests_on_key(op: Operation, action: Action) -> bool:
+    repeats = op.step is Step.SEND and op.attempts.used > 0 and _in_doubt(op)
+    return repeats and key_of(op, action) is not None
 
 
 def _in_doubt(op: Operation) -> bool:
@@ -248,6 +252,9 @@ def _grant(op: Operation, action: Action, now: int, arrival: int) -> Admit:
         timeout = min(lookup.request.timeout, end_of(op) - now)
     if op.once is None:
         latest = min(latest, last_start(op))
+    until = key_honoured_until(op, action)
+    if until is not None and _rests_on_key(op, action):
+        latest = min(latest, until)
     return Admit(op.step, timeout, latest, HANDOVER + timeout + SETTLING, arrival)
 
 
