@@ -477,3 +477,21 @@ def test_no_write_is_done_twice_whatever_happens(
     finally:
         history.close()
         shutil.rmtree(history.any.home)
+
+
+@pytest.mark.requirement("R13")
+def test_a_clock_that_is_set_back_does_not_lengthen_the_life_of_a_key(quarter: Quarter) -> None:
+    history = History(quarter.build())
+    try:
+        keyed = list(KINDS).index("keyed")
+        history.happens(Happening("ask", 0, keyed, "done"))
+        history.happens(Happening("carry", 0, keyed, "lost"))
+        history.any.clock.suspend(WINDOW + MINUTE)
+        history.happens(Happening("somebody_sets_the_clock", 0, 0, "done"))
+        history.happens(Happening("carry", 0, keyed, "done"))
+
+        (op,) = history.seen.values()
+        assert op.state is State.ESCALATED
+        assert history.provider.arrivals[op.ref] == 1
+    finally:
+        history.close()

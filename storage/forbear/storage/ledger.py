@@ -238,7 +238,7 @@ class Ledger:
         scope = admission.scope_of(holding.contract.scopes, op.action)
         key = admission.scope_key(scope, op.provider, op.account, op.action)
         match admission.admit(
-            op,
+            reserving.with_age_of_key(connection, op, now),
             holding.action,
             scope,
             register.scope_state(connection, key, op, now.wall),
@@ -320,6 +320,8 @@ class Ledger:
                 "fence": after.fence,
                 "scope": key,
                 "reserved_at": now.wall,
+                "reserved_boot": now.boot,
+                "boot_id": now.boot_id,
                 "send_by": admitted.send_by,
                 "hold_until": admitted.send_by + admitted.timeout + admission.SETTLING,
                 "request_digest": request_digest(request, holding.action.section),

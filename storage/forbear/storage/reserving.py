@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
 from forbear.rules.contract import Action
 from forbear.rules.model import DelaySource, Kind, Operation, Step, Trigger, WaitingFor
+from forbear.rules.ports import Moment
 from forbear.storage.outcomes import spend
 from forbear.storage.schema import attempts
 
@@ -41,6 +44,24 @@ def trigger_of(op: Operation, number: int) -> Trigger:
     if op.delay_source is DelaySource.MANUAL_EXTENSION:
         return Trigger.OPERATOR
     return Trigger.AGENT if number == 1 else Trigger.SCHEDULE
+
+
+def with_age_of_key(connection: Connection, op: Operation, now: Moment) -> Operation:
+    """`op` as admission is to see it: its key is at least as old as the boot clock says.
+
+    A wall clock that was set back would make the provider's memory of a key seem longer than it is.
+    """
+    if op.wire_key is None or op.sent_at is None:
+        return op
+    query = sa.select(sa.func.min(attempts.c.reserved_boot)).where(
+        attempts.c.operation_id == op.id,
+        attempts.c.step == str(Step.SEND),
+        attempts.c.boot_id == now.boot_id,
+    )
+    first = connection.execute(query).scalar()
+    if first is None:
+        return op
+    return replace(op, sent_at=min(op.sent_at, now.wall - (now.boot - first)))
 
 
 def attempts_so_far(connection: Connection, operation_id: str) -> int:

@@ -256,6 +256,8 @@ attempts = sa.Table(
     sa.Column("fence", sa.BigInteger, nullable=False),
     sa.Column("scope", sa.Text, nullable=False),
     sa.Column("reserved_at", sa.BigInteger, nullable=False),
+    sa.Column("reserved_boot", sa.BigInteger),
+    sa.Column("boot_id", sa.Text),
     sa.Column("send_by", sa.BigInteger, nullable=False),
     sa.Column("hold_until", sa.BigInteger, nullable=False),
     sa.Column("request_digest", sa.Text, nullable=False),

@@ -293,6 +293,8 @@ def upgrade() -> None:
         sa.Column("fence", sa.BigInteger(), nullable=False),
         sa.Column("scope", sa.Text(), nullable=False),
         sa.Column("reserved_at", sa.BigInteger(), nullable=False),
+        sa.Column("reserved_boot", sa.BigInteger(), nullable=True),
+        sa.Column("boot_id", sa.Text(), nullable=True),
         sa.Column("send_by", sa.BigInteger(), nullable=False),
         sa.Column("hold_until", sa.BigInteger(), nullable=False),
         sa.Column("request_digest", sa.Text(), nullable=False),
