@@ -9,9 +9,8 @@ from hypothesis import settings
 
 from tests.support import FixedRandom, ManualClock
 
-
 # A shared machine is slow at random, so no property has a time limit. Where a change is judged, the
-# examples are the same in every run: chance may find a fault in anybody's run, but not blame a change.
+# examples are the same in every run, so that chance blames no change.
 settings.register_profile("local", deadline=None)
 settings.register_profile("judged", deadline=None, derandomize=True)
 settings.load_profile("judged" if os.environ.get("CI") else "local")
