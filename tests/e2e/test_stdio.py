@@ -230,12 +230,22 @@ async def test_mc_02_every_line_on_stdout_is_a_message_whatever_goes_wrong(
         write_contract(tmp_path, "contract = 1\nnonsense\n", "bad")
         provider.script(SUBMIT, Answer(500))
         running = await started(tmp_path, FORBEAR_LOG="DEBUG")
-        spoken = "".join(f"{json.dumps(line)}\n" for line in lines).encode()
-        out, _ = await asyncio.wait_for(running.communicate(spoken), PATIENCE)
+        assert running.stdin is not None
+        assert running.stdout is not None
+        assert running.stderr is not None
+        told = asyncio.create_task(running.stderr.read())
+        running.stdin.write("".join(f"{json.dumps(line)}\n" for line in lines).encode())
+        messages: list[Data] = []
+        # A client that closes at once takes back what it asked; this one waits for its answers.
+        while not {1, 2, 3} <= {message.get("id") for message in messages}:
+            line = await asyncio.wait_for(running.stdout.readline(), PATIENCE)
+            messages.append(json.loads(line))
+        running.stdin.close()
+        out = await asyncio.wait_for(running.stdout.read(), PATIENCE)
+        await asyncio.wait_for(asyncio.gather(told, running.wait()), PATIENCE)
 
-    messages = [json.loads(line) for line in out.decode().splitlines()]
+    messages += [json.loads(line) for line in out.decode().splitlines()]
     assert all(message["jsonrpc"] == "2.0" for message in messages)
-    assert {1, 2, 3} <= {message.get("id") for message in messages}
     assert running.returncode == 0
 
 
