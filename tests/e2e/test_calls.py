@@ -22,6 +22,7 @@ from tests.e2e.harness import (
     stage,
 )
 
+from forbear.rules.model import Option
 from forbear.server.fake import Answer, Drop, Step, retry_after
 
 pytestmark = pytest.mark.anyio
@@ -202,6 +203,76 @@ async def test_waits_of_our_own_grow_under_a_cap(tmp_path: Path) -> None:
         assert all(
             wait <= most + 1 for wait, most in zip(waits, (1_000, 2_000, 4_000), strict=True)
         )
+
+
+@pytest.mark.requirement("R09")
+@pytest.mark.parametrize("asked", ["Mon, 30 Nov 2026 10:19:00 GMT", "0"], ids=["past", "zero"])
+async def test_a_wait_that_is_over_already_is_no_tight_loop(tmp_path: Path, asked: str) -> None:
+    async with reader(tmp_path) as on:
+        later = retry_after(asked, 503)
+        on.script(later, later, Answer(json={}), route=READ)
+        told = await customer(on)
+        ended = await on.end_of(told["operation_id"])
+
+        assert (ended["state"], on.count(READ)) == ("succeeded", 3)
+        assert all(wait >= 1_000 for wait in await since_the_last(on, told["operation_id"]))
+
+
+@pytest.mark.requirement("R06")
+async def test_the_contract_says_how_often_a_class_is_tried(tmp_path: Path) -> None:
+    classes = {"read": {"max_attempts": 2}, "idempotent_write": {"max_attempts": 1}}
+    calls = CALLS | {"transfer": TRANSFER | KEYED}
+    async with stage(tmp_path, calls=calls, classes=classes) as on:
+        on.script(*[Answer(503)] * 9, route=READ)
+        on.script(*[Answer(503)] * 9, route=WRITE)
+        read = await on.end_of((await customer(on))["operation_id"])
+        write = await on.end_of((await on.write())["operation_id"])
+
+        assert (read["state"], on.count(READ)) == ("failed", 2)
+        assert (write["state"], on.count(WRITE)) == ("escalated", 1)
+
+
+@pytest.mark.requirement("R12")
+async def test_a_write_that_must_wait_beyond_its_deadline_asks_now_and_keeps_its_input(
+    tmp_path: Path,
+) -> None:
+    async with stage(tmp_path, calls={"transfer": TRANSFER | KEYED}) as on:
+        on.script(retry_after(1_800), route=WRITE)
+        told = await on.write(7)
+        assert told["escalation"]["reason"] == "rate_limited"
+        await on.passes(60 * MINUTE)
+        assert on.count(WRITE) == 1
+        await on.decide(told["operation_id"], Option.HOLD)
+        ended = await on.end_of(told["operation_id"])
+
+        assert ended["state"] == "succeeded"
+        first, second = on.provider.arrivals
+        assert (second.body, second.headers["idempotency-key"]) == (
+            first.body,
+            first.headers["idempotency-key"],
+        )
+
+
+@pytest.mark.requirement("R17")
+@pytest.mark.parametrize("reset", [3_600, None], ids=["known reset", "no reset"])
+async def test_an_exhausted_quota_waits_for_its_reset_or_asks(
+    tmp_path: Path, reset: int | None
+) -> None:
+    used_up = {"match": {"/error": "used_up"}, "http": 429, "means": "quota_exhausted"}
+    patient = TRANSFER | KEYED | {"deadline": "1d", "rules": [used_up]}
+    async with stage(tmp_path, calls={"transfer": patient}) as on:
+        hint = () if reset is None else (("Retry-After", str(reset)),)
+        on.script(Answer(429, {"error": "used_up"}, hint), route=WRITE)
+        told = await on.write()
+        if reset is None:
+            assert told["escalation"]["reason"] == "quota_exhausted"
+            await on.passes(60 * MINUTE)
+            assert on.count(WRITE) == 1
+        else:
+            assert told["state"] == "delayed"
+            await on.passes(59 * MINUTE)
+            assert on.count(WRITE) == 1
+            assert (await on.end_of(told["operation_id"]))["state"] == "succeeded"
 
 
 @pytest.mark.requirement("R12")
