@@ -25,9 +25,10 @@ from forbear.rules.model import Refusal as Refusal
 from forbear.rules.ports import Reply
 from forbear.rules.steps import request_of
 from forbear.storage import audit, rows
+from forbear.storage.accepting import Accepted, Draft
 from forbear.storage.database import Database
 from forbear.storage.deciding import Decided
-from forbear.storage.ledger import Accepted, Draft, Ledger, Reserved
+from forbear.storage.ledger import Ledger, Reserved
 from forbear.storage.liveness import Liveness
 from forbear.storage.schema import attempts, cases, events, operations
 from forbear.storage.transitions import Holding, load

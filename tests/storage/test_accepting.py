@@ -18,7 +18,7 @@ from tests.storage.house import (
 
 from forbear.rules.model import Certainty, Operation, Option, State
 from forbear.rules.sameness import Duplicate, KeyConflict
-from forbear.storage.ledger import Accepted
+from forbear.storage.accepting import Accepted
 
 REJECTED = Said(422, {"error": "no"})
 

@@ -29,8 +29,9 @@ from tests.storage.house import (
 )
 
 from forbear.rules.model import Attempt, Kind, Operation, Option, State, Step
+from forbear.storage.accepting import Accepted
 from forbear.storage.deciding import Decided
-from forbear.storage.ledger import Accepted, Reserved
+from forbear.storage.ledger import Reserved
 
 TAKEN = Said(202, {"id": "{id}", "state": "queued"})
 ODD = Said(200, {"id": "{id}", "state": "odd"})

@@ -25,7 +25,7 @@ from forbear.rules.model import (
     WaitingFor,
 )
 
-GENERATION = "0001"
+GENERATION = "0002"
 """The schema this program reads and writes: the newest migration."""
 
 metadata = sa.MetaData(
@@ -185,15 +185,23 @@ sa.Index(
 )
 sa.Index("ix_operations_intent", operations.c.intent)
 sa.Index(
-    "ix_operations_queue",
+    "ix_operations_unsent",
     operations.c.provider,
     operations.c.account,
-    operations.c.waiting_for,
-    operations.c.next_at,
-    sqlite_where=operations.c.waiting_for.is_not(None),
-    postgresql_where=operations.c.waiting_for.is_not(None),
+    operations.c.action,
+    sqlite_where=sa.text("step = 'send' AND state IN ('queued', 'delayed')"),
+    postgresql_where=sa.text("step = 'send' AND state IN ('queued', 'delayed')"),
 )
 sa.Index("ix_operations_parent", operations.c.parent_id)
+sa.Index(
+    "ix_operations_walk",
+    operations.c.principal,
+    operations.c.provider,
+    operations.c.action,
+    operations.c.created_at,
+    sqlite_where=sa.text("kind = 'call' AND request_class = 'read'"),
+    postgresql_where=sa.text("kind = 'call' AND request_class = 'read'"),
+)
 sa.Index(
     "uq_operations_key",
     operations.c.principal,
@@ -287,13 +295,6 @@ sa.Index(
     sqlite_where=attempts.c.closed_at.is_(None),
     postgresql_where=attempts.c.closed_at.is_(None),
 )
-sa.Index(
-    "ix_attempts_scope_open",
-    attempts.c.scope,
-    sqlite_where=attempts.c.closed_at.is_(None),
-    postgresql_where=attempts.c.closed_at.is_(None),
-)
-
 cases = sa.Table(
     "cases",
     metadata,
@@ -341,11 +342,78 @@ scopes = sa.Table(
     sa.Column("key", sa.Text, primary_key=True),
     sa.Column("next_allowed_at", sa.BigInteger, nullable=False, server_default="0"),
     sa.Column("theoretical_arrival", sa.BigInteger, nullable=False, server_default="0"),
+    sa.Column("background_arrival", sa.BigInteger, nullable=False, server_default="0"),
     sa.Column("remaining", sa.BigInteger),
     sa.Column("reset_at", sa.BigInteger),
     sa.Column("source", sa.Text),
+    sa.Column("slowed", sa.Integer, nullable=False, server_default="0"),
+    sa.Column("slowed_at", sa.BigInteger, nullable=False, server_default="0"),
+    sa.Column("exhausted_case", sa.Text),
+    sa.Column("turn", sa.BigInteger, nullable=False, server_default="0"),
     sa.Column("updated_at", sa.BigInteger, nullable=False),
 )
+"""What is known of each shared limit; slots are not here: they are the open attempts."""
+
+reservations = sa.Table(
+    "reservations",
+    metadata,
+    sa.Column("attempt_id", sa.Text, sa.ForeignKey("attempts.id"), primary_key=True),
+    sa.Column("scope", sa.Text, primary_key=True),
+    sa.Column("reserved_at", sa.BigInteger, nullable=False),
+    sa.Column("extra", sa.Boolean, nullable=False),
+    sa.Index("ix_reservations_scope", "scope", "reserved_at"),
+)
+"""The scopes that an attempt counts in; `extra` ones repeat a request of their operation."""
+
+waits = sa.Table(
+    "waits",
+    metadata,
+    sa.Column("operation_id", sa.Text, sa.ForeignKey("operations.id"), primary_key=True),
+    sa.Column("scope", sa.Text, nullable=False),
+    sa.Column("rank", sa.Integer, nullable=False),
+    sa.Column("principal", sa.Text, nullable=False),
+    sa.Column("task", sa.Text, nullable=False),
+    sa.Column("number", sa.Integer, nullable=False),
+    sa.Index("ix_waits_queue", "scope", "rank", "principal", "task", "number"),
+)
+"""The queue of each scope: operations that wait for its next token or slot."""
+
+turns = sa.Table(
+    "turns",
+    metadata,
+    sa.Column("scope", sa.Text, primary_key=True),
+    sa.Column("rank", sa.Integer, primary_key=True),
+    sa.Column("principal", sa.Text, primary_key=True),
+    sa.Column("turn", sa.BigInteger, nullable=False),
+    sa.Index("ix_turns_next", "scope", "rank", "turn"),
+)
+"""Principals with work in a queue, by when it is their turn."""
+
+task_turns = sa.Table(
+    "task_turns",
+    metadata,
+    sa.Column("scope", sa.Text, primary_key=True),
+    sa.Column("rank", sa.Integer, primary_key=True),
+    sa.Column("principal", sa.Text, primary_key=True),
+    sa.Column("task", sa.Text, primary_key=True),
+    sa.Column("turn", sa.BigInteger, nullable=False),
+    sa.Index("ix_task_turns_next", "scope", "rank", "principal", "turn"),
+)
+"""Tasks of a principal with work in a queue, by when it is their turn."""
+
+circuits = sa.Table(
+    "circuits",
+    metadata,
+    sa.Column("scope", sa.Text, primary_key=True),
+    sa.Column("host", sa.Text, primary_key=True),
+    sa.Column("failures", JSON, nullable=False),
+    sa.Column("open_since", sa.BigInteger),
+    sa.Column("probe_at", sa.BigInteger),
+    sa.Column("probes", sa.Integer, nullable=False, server_default="0"),
+    sa.Column("case_id", sa.Text),
+    sa.Column("updated_at", sa.BigInteger, nullable=False),
+)
+"""Outages: what failed lately of a scope and host, and since when only probes go out."""
 
 credentials = sa.Table(
     "credentials",

@@ -30,10 +30,10 @@ from forbear.rules.model import (
 from forbear.rules.ports import Clock, Random
 from forbear.rules.requests import link
 from forbear.rules.sameness import Duplicate, KeyConflict
+from forbear.storage.accepting import Accepted, Draft
 from forbear.storage.brakes import Paused
 from forbear.storage.errors import StoreError
 from forbear.storage.intents import EndedTask
-from forbear.storage.ledger import Accepted, Draft
 from forbear.storage.store import Store
 from forbear.storage.transitions import Holding
 from forbear.tools import catalogue, drafts, refusals, story

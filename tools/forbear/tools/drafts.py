@@ -24,7 +24,7 @@ from forbear.rules.model import (
 )
 from forbear.rules.ports import Random
 from forbear.rules.requests import RenderError, render
-from forbear.storage.ledger import Draft
+from forbear.storage.accepting import Draft
 from forbear.storage.transitions import Holding
 from forbear.tools import refusals
 

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from forbear.rules.decisions import Wish
     from forbear.rules.model import Case, Operation, Refusal
     from forbear.server.app import App
+    from forbear.storage.accepting import Draft
     from forbear.storage.deciding import Decided
-    from forbear.storage.ledger import Draft
     from forbear.storage.transitions import Holding
 
 NOTHING = "Nothing was decided."
