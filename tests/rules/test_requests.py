@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.rules.answering import CANCEL, CONTRACT, FACTS, NOW, RESULT, STATUS, SUBMIT, TRANSFER
 
-from forbear.rules.contract import Idempotency, Request
+from forbear.rules.contract import Effect, Idempotency, Request
 from forbear.rules.facts import Facts
 from forbear.rules.labels import label
 from forbear.rules.model import RequestClass
@@ -345,6 +345,17 @@ def test_the_key_is_on_no_other_request() -> None:
     facts = keyed("header", "Idempotency-Key")
     for request in (STATUS, CANCEL):
         assert all(name != "Idempotency-Key" for name, _ in sent(request, facts).headers)
+
+
+@pytest.mark.requirement("R34")
+def test_what_writes_without_a_key_of_its_own_asks_for_a_fresh_connection() -> None:
+    facts = keyed("header", "Idempotency-Key")
+    billed = replace(STATUS, request_class=RequestClass.UNCERTAIN_WRITE, effect=Effect.BILLED)
+    assert [sent(one, facts).fresh_connection for one in (TRANSFER, SUBMIT)] == [False, False]
+    assert [sent(one).fresh_connection for one in (TRANSFER, SUBMIT)] == [True, True]
+    for own in (facts, FACTS):
+        assert [sent(one, own).fresh_connection for one in (CANCEL, billed)] == [True, True]
+        assert not sent(STATUS, own).fresh_connection
 
 
 # --- links and labels -----------------------------------------------------------------------

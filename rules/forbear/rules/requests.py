@@ -49,7 +49,6 @@ def render(
         url += ("&" if "?" in url else "?") + encoded
     body, content_type = _body(request, facts, added.body)
     headers = _headers(contract, request, facts, added.headers, content_type)
-    keyed = facts.key is not None and facts.idempotency is not None
     return Outbound(
         method=request.method,
         url=url,
@@ -62,7 +61,8 @@ def render(
         max_bytes=request.max_bytes,
         timeout=request.timeout if timeout is None else timeout,
         # An unkeyed write on a stale connection could not be told from one that was applied.
-        fresh_connection=request.request_class is not RequestClass.READ and not keyed,
+        fresh_connection=request.request_class is not RequestClass.READ
+        and _key_of(request, facts) is None,
     )
 
 
@@ -283,10 +283,11 @@ class _Added:
     @classmethod
     def of(cls, request: Request, facts: Facts) -> _Added:
         added = cls()
-        rule = facts.idempotency
-        if rule is None or facts.key is None or request.name not in ("submit", "call"):
+        keyed = _key_of(request, facts)
+        if keyed is None:
             return added
-        added._put(rule.place, rule.name, _written_key(rule, facts.key))
+        rule, key = keyed
+        added._put(rule.place, rule.name, _written_key(rule, key))
         if facts.attempt > 1:
             place = "query" if rule.place == "path" else rule.place
             for name, value in (rule.on_repeat or {}).items():
@@ -304,6 +305,13 @@ class _Added:
             case _:
                 # `path`: the template of the path has {key} itself.
                 pass
+
+
+def _key_of(request: Request, facts: Facts) -> tuple[Idempotency, str] | None:
+    """How this request carries which key: only the action's own request has one."""
+    if facts.idempotency is None or facts.key is None or request.name not in ("submit", "call"):
+        return None
+    return facts.idempotency, facts.key
 
 
 def _written_key(rule: Idempotency, key: str) -> str:

@@ -42,9 +42,11 @@ MAX_HEAD = 65_536
 """Bytes of a response head, interim responses included."""
 MAX_FIELDS = 200
 POOL = 8
-"""Connections to one provider at a time; more wait inside their own time-out."""
-KEEP_ALIVE = 3.0
-"""Seconds an idle connection is kept: below the 4 to 5 s after which common servers close."""
+"""Connections to one provider at a time, kept and fresh ones each; more requests wait inside their
+own time-out."""
+KEEP_ALIVE = 3_000
+"""Milliseconds after which an idle connection is not used again: below the 4 to 5 s after which
+common servers close theirs. Time asleep counts, for the server did not sleep."""
 
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # RFC 9110, section 5.6.2
 _VALUE = re.compile(r"(?:[\x21-\x7e](?:[\x20-\x7e\t]*[\x21-\x7e])?)?")
@@ -89,7 +91,7 @@ class Upstream:
         self._clock = clock
         self._target = target
         self._credentials = credentials
-        self._backend = _Backend(resolver or Resolver())
+        self._backend = _Backend(resolver or Resolver(), clock)
         self._tls = tls
         self._clients: dict[str, httpx.AsyncClient] = {}
         self._used: dict[str, int] = {}
@@ -420,7 +422,7 @@ class _Transport(httpx.AsyncBaseTransport):
                 ssl_context=tls,
                 max_connections=POOL,
                 max_keepalive_connections=keep,
-                keepalive_expiry=KEEP_ALIVE,
+                keepalive_expiry=None,  # `_Stream` says when: the pool's clock stops in sleep
                 http2=False,
                 retries=0,
                 network_backend=backend,
@@ -490,8 +492,9 @@ class _Body(httpx.AsyncByteStream):
 class _Backend(httpcore2.AsyncNetworkBackend):
     """Connects to addresses that were resolved once and checked, and to no others."""
 
-    def __init__(self, resolver: Resolver) -> None:
+    def __init__(self, resolver: Resolver, clock: Clock) -> None:
         self._resolver = resolver
+        self._clock = clock
 
     async def connect_tcp(
         self,
@@ -518,7 +521,7 @@ class _Backend(httpcore2.AsyncNetworkBackend):
         for left in range(len(addresses), 0, -1):
             try:
                 async with asyncio.timeout((exchange.ends - loop.time()) / left):
-                    return _Stream(await Wire.connect(addresses[-left], port))
+                    return _Stream(await Wire.connect(addresses[-left], port), self._clock)
             except TimeoutError:
                 reason = "no answer"
             except OSError as error:
@@ -529,8 +532,11 @@ class _Backend(httpcore2.AsyncNetworkBackend):
 class _Stream(httpcore2.AsyncNetworkStream):
     """One connection, as httpcore2 wants it. Every byte passes the witness of the current send."""
 
-    def __init__(self, wire: Wire) -> None:
+    def __init__(self, wire: Wire, clock: Clock) -> None:
         self._wire = wire
+        self._clock = clock
+        self._moved_at = clock.now().boot
+        """When bytes last went either way, ms on the boot clock."""
 
     async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
         exchange = _current.get()
@@ -539,6 +545,7 @@ class _Stream(httpcore2.AsyncNetworkStream):
         except OSError:
             exchange.saw(b"")
             raise httpcore2.ReadError() from None
+        self._moved_at = self._clock.now().boot
         exchange.saw(data)
         return data
 
@@ -546,6 +553,7 @@ class _Stream(httpcore2.AsyncNetworkStream):
         if not buffer:
             return
         _current.get().hand_over(self, closed=self._wire.closed)
+        self._moved_at = self._clock.now().boot
         try:
             await self._wire.send(buffer)
         except OSError:
@@ -571,9 +579,12 @@ class _Stream(httpcore2.AsyncNetworkStream):
         return self
 
     def get_extra_info(self, info: str) -> Any:
-        if info == "is_readable":
-            return self._wire.closed or self._wire.readable()
+        if info == "is_readable":  # asked of idle connections only: then it is of no more use
+            return self._wire.closed or self._wire.readable() or self._outlived()
         return self._wire.extra(info)
+
+    def _outlived(self) -> bool:
+        return self._clock.now().boot - self._moved_at > KEEP_ALIVE
 
 
 def _system_words(error: OSError) -> str:
