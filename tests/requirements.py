@@ -140,7 +140,7 @@ REQUIREMENTS: dict[str, str] = {
 PENDING: dict[int, tuple[str, ...]] = {
     # External calls
     3: (
-        *("R01", "R02", "R03", "R04", "R05", "R07", "R10", "R11"),
+        *("R01", "R02", "R03", "R05", "R07", "R10", "R11"),
         *("R18", "R21", "R23", "R27", "R28", "R29", "R30", "R31"),
         *("R32", "R33"),
     ),

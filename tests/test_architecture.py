@@ -37,7 +37,7 @@ GUARDS: tuple[Guard, ...] = (
 )
 
 CLEAN = {
-    "rules/forbear/rules/pace.py": "import math\nfrom forbear.rules import model\n",
+    "rules/forbear/rules/pace.py": "import math\nimport http_sf\nfrom forbear.rules import model\n",
     "storage/forbear/storage/ledger.py": (
         "import sqlalchemy\nfrom forbear.rules.ports import Permit\npermit = Permit()\n"
     ),

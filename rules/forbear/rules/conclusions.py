@@ -165,6 +165,16 @@ def story_of(signal: Signal, **chosen: object) -> Changes:
             {"read": hint.text, "ms": hint.delay, "rejected": hint.rejected}
             for hint in signal.hints
         ]
+    if signal.quotas:
+        told["limits"] = [
+            {
+                "scope": scope,
+                "read": str(quota.source),
+                "remaining": quota.remaining,
+                "reset_ms": quota.reset_after,
+            }
+            for scope, quota in signal.quotas
+        ]
     if signal.missing:
         told["missing"] = list(signal.missing)
     if signal.mismatch is not None:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from forbear.rules import evidence, reading
+from forbear.rules import evidence, quotas, reading
 from forbear.rules.contract import (
     Action,
     Contract,
@@ -25,6 +25,7 @@ from forbear.rules.facts import Facts
 from forbear.rules.lookups import Page, read_page
 from forbear.rules.model import Certainty, JobClass, RequestClass
 from forbear.rules.ports import Reply
+from forbear.rules.quotas import Quota
 from forbear.rules.reading import Answer, Reading
 from forbear.rules.steps import handles
 from forbear.rules.timing import Hint as Hint
@@ -111,6 +112,8 @@ class Signal:
     """The sender's fault word where there was no complete answer."""
     page: Page | None = None
     """What a page of a lookup says."""
+    quotas: tuple[tuple[str, Quota], ...] = ()
+    """What the answer leaves to each scope that the action counts in, by the scope's name."""
 
 
 # --- reading --------------------------------------------------------------------------------
@@ -129,11 +132,19 @@ def read(
     """
     if not reply.sent:
         return Signal(Meaning.NOT_SENT, Certainty.NOT_SENT, fault=reply.fault)
-    answer = reading.answer_of(reply) if _body_counts(reply, action, request) else Answer(reply)
+    counts = reply.complete and _body_counts(reply, action, request)
+    answer = reading.answer_of(reply) if counts else Answer(reply)
     view = View(answer, contract, action, request, facts, now)
+    signal = _judged(view)
+    left, ignored = quotas.stated(view)
+    return replace(signal, quotas=left, anomalies=(*signal.anomalies, *ignored))
+
+
+def _judged(view: View) -> Signal:
+    reply, action, request, facts = view.reply, view.action, view.request, view.facts
     if not reply.complete or reply.status is None:
         return _no_answer(view, reply.fault)
-    rule = reading.rule_for(action.rules, request.name, facts.age(now), view.answer, facts)
+    rule = reading.rule_for(action.rules, request.name, facts.age(view.now), view.answer, facts)
     if rule is not None and rule.means is not Means.DONE:
         return _ruled(view, rule)
     if rule is None and not _is_ok(view):

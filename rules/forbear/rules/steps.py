@@ -60,3 +60,9 @@ def scope_of(scopes: tuple[Scope, ...], action: str) -> Scope:
         if "*" in scope.actions or action in scope.actions:
             return scope
     return Scope("account", "account")
+
+
+def scopes_of(scopes: tuple[Scope, ...], action: str) -> tuple[Scope, ...]:
+    """The scopes that an action counts in: all that name it, in the order of the contract."""
+    named = tuple(one for one in scopes if "*" in one.actions or action in one.actions)
+    return named or (Scope("account", "account"),)
