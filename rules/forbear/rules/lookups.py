@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from forbear.rules.contract import Lookup, Paging, Pointer, Request
+from forbear.rules.contract import Lookup, Pointer, Request
 from forbear.rules.facts import Facts
+from forbear.rules.paging import onward
 from forbear.rules.ports import Json
-from forbear.rules.reading import Answer, foreign, holds_for, text_at, value_at
+from forbear.rules.reading import Answer, foreign, holds_for
 from forbear.rules.values import Gap, elements, locate, text_of
 
 
@@ -43,12 +44,12 @@ def read_page(answer: Answer, lookup: Lookup, sent: Request, facts: Facts) -> Pa
     echo = tuple(one for one in sent.echo if isinstance(one[0], Pointer))
     differing = any(foreign(echo, replace(answer, body=item), facts) for item in ours)
     matches = tuple(_taken(item, lookup) for item in ours)
-    if lookup.page is None or not _says_more(answer, lookup.page):
+    if lookup.page is None:
         return Page(matches, differing)
-    more = _cursor(answer, lookup.page, items)
+    further = onward(answer, lookup.page, items)
     # Where the answer itself says that there is more, a page without a cursor is not the end.
-    cut = more is None and lookup.page.more is not None
-    return Page(matches, differing, more, readable=not cut)
+    whole = further.problem is None and not further.lost
+    return Page(matches, differing, further.cursor, readable=whole)
 
 
 def _taken(item: Json, lookup: Lookup) -> Mapping[str, str]:
@@ -58,15 +59,3 @@ def _taken(item: Json, lookup: Lookup) -> Mapping[str, str]:
         if isinstance(source, Pointer)
     }
     return {name: text for name, text in texts.items() if text is not None}
-
-
-def _says_more(answer: Answer, page: Paging) -> bool:
-    return page.more is None or text_at(answer, page.more) in ("true", "1")
-
-
-def _cursor(answer: Answer, page: Paging, items: tuple[Json, ...]) -> str | None:
-    if page.at is not None:
-        return text_of(value_at(answer, page.at))
-    if page.item is not None and items:
-        return text_of(locate(items[-1], page.item))
-    return None

@@ -322,7 +322,7 @@ class Operation:
     once_until: int | None = None
     """Until when that permit may be used; after it the person is asked again."""
     search: Mapping[str, Any] | None = None
-    """How far the reconciliation of an unclear write is."""
+    """How far the reconciliation of an unclear write is, or the pages of a read."""
     section: str = ""
     """Digest of the contract's section that the operation was last run under."""
     not_before: int | None = None

@@ -23,7 +23,7 @@ from forbear.rules.contract import (
 from forbear.rules.facts import Facts, is_absent, only_placeholder, typed, value_of
 from forbear.rules.identity import scalar
 from forbear.rules.model import RequestClass
-from forbear.rules.ports import Json, Outbound
+from forbear.rules.ports import Json, Number, Outbound
 from forbear.rules.reading import read_origin
 from forbear.rules.values import MAX_DEPTH, MISSING, elements, members, text_of
 
@@ -266,7 +266,7 @@ def json_text(value: Json, depth: int = 0) -> str:
     array = elements(value)
     if array is not None:
         return "[" + ",".join(json_text(one, depth + 1) for one in array) + "]"
-    return scalar(value)
+    return str(value) if isinstance(value, Number) else scalar(value)
 
 
 # --- the provider's key ---------------------------------------------------------------------

@@ -32,6 +32,7 @@ from forbear.rules.model import (
     RequestClass,
     Step,
 )
+from forbear.rules.paging import tried_before
 from forbear.rules.reconciliation import Search, look
 from forbear.rules.schedule import beyond_end, end_reason, last_start, stated_wait
 from forbear.rules.signals import Meaning
@@ -133,7 +134,7 @@ def _resend(tried: Tried) -> Verdict | None:
         return None
     if signal.status in RESENT_BY - limits.retry_statuses:
         return None
-    own = backoff.retry_delay(limits, max(0, op.attempts.used - 1), tried.u)
+    own = backoff.retry_delay(limits, tried_before(op), tried.u)
     if signal.meaning is Meaning.IN_FLIGHT:
         own = max(own, backoff.MODERATE)
     delay, source = _at_least_asked(tried, (own, DelaySource.LOCAL_BACKOFF))
@@ -214,7 +215,7 @@ def _unasked_delay(tried: Tried) -> int:
     job = tried.contract.jobs.get(op.action) if op.kind is Kind.JOB else None
     if job is not None:
         limits = replace(limits, rate_limited=job.backoff.rate_limited)
-    return backoff.rate_limited_retry_delay(limits, max(0, op.attempts.used - 1), tried.u)
+    return backoff.rate_limited_retry_delay(limits, tried_before(op), tried.u)
 
 
 def _wait_for_quota(tried: Tried) -> Verdict:
@@ -237,7 +238,7 @@ def _retry_failed(tried: Tried) -> Verdict:
     """After an answer, or the lack of one, that left no effect: a read, or so proven."""
     op, signal, limits = tried.op, tried.signal, tried.limits
     retryable = signal.status in limits.retry_statuses or signal.meaning in _RETRYABLE
-    own = backoff.retry_delay(limits, max(0, op.attempts.used - 1), tried.u)
+    own = backoff.retry_delay(limits, tried_before(op), tried.u)
     delay, source = _at_least_asked(tried, (own, DelaySource.LOCAL_BACKOFF))
     if not retryable or op.attempts.spent or op.once is not None:
         return _given_up(tried, Reason.TRANSPORT_BUDGET_EXHAUSTED)

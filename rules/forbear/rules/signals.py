@@ -12,6 +12,7 @@ from forbear.rules.contract import (
     Contract,
     Job,
     Means,
+    Paging,
     Placeholder,
     Pointer,
     Request,
@@ -24,6 +25,7 @@ from forbear.rules.evidence import View
 from forbear.rules.facts import Facts
 from forbear.rules.lookups import Page, read_page
 from forbear.rules.model import Certainty, JobClass, RequestClass
+from forbear.rules.paging import Turn, paging_of, read_turn
 from forbear.rules.ports import Reply
 from forbear.rules.quotas import Quota
 from forbear.rules.reading import Answer, Reading
@@ -112,6 +114,8 @@ class Signal:
     """The sender's fault word where there was no complete answer."""
     page: Page | None = None
     """What a page of a lookup says."""
+    turn: Turn | None = None
+    """One page of a read that has several."""
     quotas: tuple[tuple[str, Quota], ...] = ()
     """What the answer leaves to each scope that the action counts in, by the scope's name."""
 
@@ -422,16 +426,26 @@ def _already_ended(view: View, job: Job) -> Signal | None:
 def _answered(view: View) -> Signal:
     """The answer to a call, a result fetch, a cancellation or a lookup."""
     signal = _checked(view, Meaning.DONE)
-    lookup = view.action.lookup
-    if view.request.name != "lookup" or lookup is None or signal.meaning is not Meaning.DONE:
+    lookup, page = view.action.lookup, _paging(view)
+    if signal.meaning is not Meaning.DONE:
         return signal
-    return replace(signal, page=read_page(view.answer, lookup, view.action.send, view.facts))
+    if view.request.name == "lookup" and lookup is not None:
+        return replace(signal, page=read_page(view.answer, lookup, view.action.send, view.facts))
+    if page is None:
+        return signal
+    turn = read_turn(view.answer, page)
+    return _invalid(view, turn) if isinstance(turn, str) else replace(signal, turn=turn)
+
+
+def _paging(view: View) -> Paging | None:
+    return paging_of(view.action) if view.request.name == "call" else None
 
 
 def _checked(view: View, good: Meaning) -> Signal:
     """`good`, if the body can be read where it must be, echoes ours and has what is required."""
     request = view.request
-    needs_body = _reads_body(_own_sources(request)) or request.name == "lookup"
+    listed = request.name == "lookup" or _paging(view) is not None
+    needs_body = listed or _reads_body(_own_sources(request))
     broken = _unusable_body(view, needs_body=needs_body)
     if broken is not None:
         return broken

@@ -39,6 +39,7 @@ from forbear.rules.model import (
     Step,
     WaitingFor,
 )
+from forbear.rules.paging import Progress, Turn
 from forbear.rules.reconciliation import after_lookup, look
 from forbear.rules.retries import without_effect
 from forbear.rules.schedule import (
@@ -325,6 +326,9 @@ def _after_request(
     seen["certainty"] = strongest(op.certainty, signal.certainty)
     match signal.meaning:
         case Meaning.DONE | Meaning.EMPTY | Meaning.SUCCEEDED | Meaning.ACCEPTED:
+            progress = Progress.of(op)
+            if progress is not None:
+                return _after_page(op, contract, progress, signal, seen, now)
             done = {**seen, **REST, "validated": True}
             return Verdict(Event.SUCCEEDED, done, story=story_of(signal))
         case Meaning.ALREADY_TERMINAL if op.kind is Kind.CANCEL:
@@ -336,3 +340,23 @@ def _after_request(
             return stopped(Reason.BINDING_MISMATCH, seen, signal)
         case _:
             return without_effect(Tried(op, contract, action, signal, seen, now, u))
+
+
+def _after_page(
+    op: Operation,
+    contract: Contract,
+    progress: Progress,
+    signal: Signal,
+    seen: Changes,
+    now: int,
+) -> Verdict:
+    """One page more is read: the next is due at once, with attempts of its own, or none is."""
+    turned = progress.after(signal.turn or Turn(), op)
+    page = turned.progress.budget
+    story = story_of(signal, page=page.used, most=page.max, cut=turned.cut)
+    seen |= {"search": turned.progress.kept()}
+    if not turned.goes_on:
+        return Verdict(Event.SUCCEEDED, {**seen, **REST, "validated": True}, story=story)
+    may = op.attempts.used + contract.classes[op.request_class].max_attempts
+    seen["attempts"] = replace(op.attempts, max=max(op.attempts.max, may))
+    return Verdict(Event.POSTPONED, {**seen, **REST, "next_at": now}, story=story)

@@ -304,7 +304,7 @@ class FakeProvider:
             connection=connection,
             method=method,
             path=url.path,
-            query=dict(parse_qsl(url.query)),
+            query=dict(parse_qsl(url.query, keep_blank_values=True)),
             headers=headers,
             body=bytes(body),
             at=asyncio.get_running_loop().time(),
@@ -384,7 +384,7 @@ class FakeProvider:
             wanted = arrival.query.get("client_ref")
             items = [item for (collection, _), item in self._items.items() if collection == path]
             chosen = [item for item in items if wanted is None or item.ref == wanted]
-            return self._page(chosen, int(arrival.query.get("cursor", "0")))
+            return self._page(chosen, int(arrival.query.get("cursor") or "0"))
         return Answer(404, {"error": "unknown"})
 
     def _page(self, items: list[_Item], start: int) -> Answer:

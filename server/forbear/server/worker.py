@@ -14,7 +14,8 @@ from functools import partial
 
 from forbear.rules import signals
 from forbear.rules.facts import facts_of
-from forbear.rules.model import Kind, Step
+from forbear.rules.model import Kind, Operation, Step
+from forbear.rules.paging import Progress, Turn, items_text, joined
 from forbear.rules.ports import Clock, Reply, Sender
 from forbear.rules.signals import Meaning, Signal
 from forbear.rules.steps import request_of
@@ -255,9 +256,11 @@ class Worker:
 
     @staticmethod
     def _brought_something(reserved: Reserved, reply: Reply, signal: Signal) -> bool:
-        """Whether the answer is itself what was asked for: a result, or what a call answered."""
-        op = reserved.operation
+        """Whether the answer completes what was asked for: a result, or what a call answered."""
+        op, progress = reserved.operation, Progress.of(reserved.operation)
         answers = op.kind is Kind.RESULT or (op.kind is Kind.CALL and reply.body != b"")
+        if progress is not None:
+            answers = not progress.after(signal.turn or Turn(), op).goes_on
         return answers and op.step is Step.SEND and signal.meaning in _RESULTS
 
     def _read(self, reserved: Reserved, reply: Reply) -> Signal:
@@ -271,8 +274,13 @@ class Worker:
             self._clock.now().wall,
         )
 
-    async def _keep_result(self, reserved: Reserved, reply: Reply) -> Mapping[str, object]:
+    async def _keep_result(
+        self, reserved: Reserved, reply: Reply, signal: Signal
+    ) -> Mapping[str, object]:
         op, parent = reserved.operation, reserved.parent
+        progress = Progress.of(op)
+        if progress is not None:
+            return await self._keep_pages(op, progress, signal.turn or Turn())
         partial = bool(parent is not None and (parent.result or {}).get("partial"))
         return await asyncio.to_thread(
             self._artifacts.keep,
@@ -283,16 +291,31 @@ class Worker:
             partial=partial,
         )
 
+    async def _keep_pages(
+        self, op: Operation, progress: Progress, last: Turn
+    ) -> Mapping[str, object]:
+        """The items of all pages as one result; the last page is the answer that just came."""
+        turned = progress.after(last, op)
+        body = joined((*await self._store.read.pages_of(op), items_text(last)))
+        # A late owner, whose answer no longer counts, must not touch the file of the result.
+        name = f"{op.id}.{op.fence}"
+        keep = partial(self._artifacts.keep, name, "response", "application/json", body)
+        result = await asyncio.to_thread(keep, partial=turned.cut is not None)
+        told: dict[str, object] = {**result, "pages": len(turned.progress.pages)}
+        return told if turned.cut is None else {**told, "truncated": True, "cut": str(turned.cut)}
+
     async def _store_outcome(self, reserved: Reserved, reply: Reply, signal: Signal) -> None:
         """Transaction 2, again and again until it is stored; until then no new permit is made."""
         is_result = self._brought_something(reserved, reply, signal)
+        result: Mapping[str, object] | None = None
         settle = partial(self._store.ledger.settle, reserved=reserved, reply=reply, signal=signal)
         pause = 0.25
         self._unstored += 1
         try:
             while True:
                 try:
-                    result = await self._keep_result(reserved, reply) if is_result else None
+                    if is_result and result is None:
+                        result = await self._keep_result(reserved, reply, signal)
                     await self._store.write(partial(settle, result=result))
                     return
                 except (StoreError, OSError) as error:

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
-from forbear.rules import admission, sameness
+from forbear.rules import admission, paging, sameness
 from forbear.rules.contract import Job, Scope
 from forbear.rules.decisions import Wish
 from forbear.rules.facts import facts_of
@@ -53,6 +53,7 @@ from forbear.storage.outcomes import (
     add_evidence,
     evidence_of,
     in_words,
+    let_go,
     outcome_of,
     watched_already,
     with_pending,
@@ -255,7 +256,8 @@ class Ledger:
         if reserving.repeats_aloud(op, action):
             again = replace(facts, attempt=op.attempts.used + 1)
             return render(contract, action.send, again, timeout=admitted.timeout)
-        return replace(stored_request(connection, op.id), timeout=admitted.timeout)
+        stored = paging.turned(stored_request(connection, op.id), op, action)
+        return replace(stored, timeout=admitted.timeout)
 
     def _hold(self, connection: Connection, op: Operation, hold: admission.Hold, now: int) -> None:
         until = max(hold.until, now + 1)
@@ -379,6 +381,7 @@ class Ledger:
             reserved.holding,
             body={"attempt": permit.attempt_id, "elapsed_ms": reply.ended_at - reply.started_at},
         )
+        let_go(connection, after)
         if verdict.scope_until is not None:
             scope = register.scope_of_attempt(connection, permit.attempt_id)
             register.block_scope(connection, scope, verdict.scope_until, str(signal.meaning), now)

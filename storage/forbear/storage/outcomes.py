@@ -19,12 +19,13 @@ from forbear.rules.model import (
     State,
     Step,
 )
+from forbear.rules.paging import Progress, items_text
 from forbear.rules.ports import Reply
 from forbear.rules.signals import Meaning, Signal
 from forbear.rules.verdicts import Verdict, stop
 from forbear.storage.deciding import fields
 from forbear.storage.intents import watching
-from forbear.storage.schema import cases
+from forbear.storage.schema import attempts, cases
 from forbear.storage.transitions import Holding, case_text, open_case
 
 
@@ -40,18 +41,33 @@ _KEPT = 65_536
 
 
 def evidence_of(op: Operation, reply: Reply, signal: Signal) -> dict[str, object]:
-    """The columns of an attempt that tell what came of it."""
+    """The columns of an attempt that tell what came of it.
+
+    Of a page of a read all items are kept, until the whole is a result.
+    """
     # A body that only says "still running" is not worth its space; a result is an artifact.
     artifact = op.kind in (Kind.RESULT, Kind.CALL) and signal.meaning is Meaning.DONE
     kept = signal.meaning is not Meaning.WAITING and not artifact
+    body = (reply.body[:_KEPT] or None) if kept else None
+    if signal.turn is not None and Progress.of(op) is not None:
+        body = items_text(signal.turn)
     return {
         "certainty": str(signal.certainty),
         "status": reply.status,
         "provider_request_id": signal.provider_request_id,
         "note": reply.detail or reply.fault,
         "headers": [list(pair) for pair in reply.headers] or None,
-        "body": (reply.body[:_KEPT] or None) if kept else None,
+        "body": body,
     }
+
+
+def let_go(connection: Connection, op: Operation) -> None:
+    """Give up the pages of a read that succeeded: all their items stand in its result."""
+    progress = Progress.of(op)
+    if progress is None or op.state is not State.SUCCEEDED:
+        return
+    mine = attempts.c.operation_id == op.id, attempts.c.fence.in_(progress.pages)
+    connection.execute(sa.update(attempts).where(*mine).values(body=None))
 
 
 def watched_already(connection: Connection, op: Operation, verdict: Verdict) -> Verdict:

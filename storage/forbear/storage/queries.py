@@ -12,6 +12,7 @@ from sqlalchemy.exc import TimeoutError as NoReader
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from forbear.rules.model import FINAL, Attempt, AuditEvent, Case, Kind, Operation, State
+from forbear.rules.paging import Progress
 from forbear.rules.ports import Outbound
 from forbear.storage import audit, rows
 from forbear.storage.database import said
@@ -188,6 +189,15 @@ class Queries:
     async def attempts_of(self, operation_id: str) -> list[Attempt]:
         query = sa.select(attempts).where(attempts.c.operation_id == operation_id)
         return [rows.attempt(row) for row in await self._rows(query.order_by(attempts.c.number))]
+
+    async def pages_of(self, op: Operation) -> list[bytes]:
+        """The pages that a read under way has read, in order, each as `paging.items_text`."""
+        progress = Progress.of(op)
+        read = () if progress is None else progress.pages
+        query = sa.select(attempts.c.body).where(
+            attempts.c.operation_id == op.id, attempts.c.fence.in_(read)
+        )
+        return [row["body"] or b"" for row in await self._rows(query.order_by(attempts.c.fence))]
 
     async def last_answer(self, operation_id: str) -> tuple[list[list[str]], bytes] | None:
         """Headers and body of the newest answered attempt."""

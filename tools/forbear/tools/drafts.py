@@ -22,6 +22,7 @@ from forbear.rules.model import (
     State,
     Step,
 )
+from forbear.rules.paging import Progress, paging_of
 from forbear.rules.ports import Random
 from forbear.rules.requests import RenderError, render
 from forbear.storage.accepting import Draft
@@ -153,6 +154,9 @@ class Drafter:
             return refusals.invalid_arguments([f"/arguments: {error}"], "the same call")
         digest = identity.request_digest(request, action.section)
         asks = _needs_approval(action.send, op.arguments)
+        page = paging_of(action)
+        if page is not None:
+            op = replace(op, search=Progress.begin(page, request).kept())
         return Draft(
             operation=replace(op, intent=intent, request_digest=digest),
             request=request,
