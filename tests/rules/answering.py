@@ -166,6 +166,7 @@ CONTRACT = Contract(
     headers=(("Exp-Version", "2026-01-01"),),
     scopes=(),
     classes=CLASSES,
+    resends_below=0,
     remind=(),
     abandon_after=None,
     jobs={"export": JOB},

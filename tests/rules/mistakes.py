@@ -15,6 +15,13 @@ IN_SMALL: dict[str, Change] = {
         "'usual'",
     ),
     "unknown-top-key": ("[calls]", "[cals] #!", "cals", "no known key", "'calls'"),
+    "too-many-resends": (
+        "contract = 1",
+        "contract = 1\nresends_below = 11 #!",
+        "resends_below",
+        "out of bounds",
+        "from 0 to 10",
+    ),
     "inexact-duration": (
         '"40m"',
         '"40 minutes" #!',

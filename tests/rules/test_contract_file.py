@@ -254,6 +254,20 @@ def test_the_long_form_says_everything() -> None:
     assert contract.calls["customer"].instead_of_many == "customers"
 
 
+@pytest.mark.requirement("R33")
+@pytest.mark.parametrize(
+    ("below", "attempts"),
+    [(None, (5, 3, 1)), (0, (5, 3, 1)), (1, (2, 1, 1)), (2, (1, 1, 1)), (10, (1, 1, 1))],
+)
+def test_an_attempt_counts_as_all_that_the_layers_below_may_make_of_it(
+    below: int | None, attempts: tuple[int, ...]
+) -> None:
+    added = "" if below is None else f"resends_below = {below}\n"
+    contract = loaded(added + FULL)
+    assert contract.resends_below == (below or 0)
+    assert tuple(contract.attempts(known) for known in RequestClass) == attempts
+
+
 def test_numbers_and_booleans_in_rows_are_exact_text() -> None:
     text = changed(SMALL, '["queued", "running"]', "[1, 2.50, false, 9007199254740993]")
     words = {row.words for row in loaded(text).jobs["export"].states.rows}
@@ -391,6 +405,7 @@ def use(text: str) -> Contract:
 OVERRIDES = """\
 contract = 1
 use = "exp"
+resends_below = 1
 auth = "header X-Key env:SECOND"
 account = { id = "acct_18" }
 
@@ -415,6 +430,7 @@ def test_a_shipped_contract_is_adapted_for_a_second_account() -> None:
         "X-Key",
         "env:SECOND",
     )
+    assert contract.resends_below == 1
     assert contract.scopes[0].rate == (10, 60_000)
     assert contract.scopes[0].max_concurrent_requests == 2
     job = contract.jobs["export"]
@@ -447,7 +463,7 @@ def test_a_mistake_in_an_override_points_at_the_file_that_has_it() -> None:
     found = parse(text, "second.toml", {"exp": FULL}.get)
     assert isinstance(found, tuple)
     assert (found[0].file, found[0].line, found[0].key) == (
-        "second.toml", 11, "jobs.export.deadline",
+        "second.toml", 12, "jobs.export.deadline",
     )  # fmt: skip
 
 

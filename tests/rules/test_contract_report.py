@@ -126,6 +126,42 @@ def test_missing_rules_for_404_and_429_are_reported() -> None:
     assert found(FULL, "no_rule_429") is None
 
 
+@pytest.mark.requirement("R33")
+def test_a_declared_layer_that_sends_again_is_noted_and_its_price_told() -> None:
+    assert found(SMALL, "resends_below") is None
+    assert found(SMALL, "write_sent_again_below") is None
+    finding = found(f"resends_below = 1\n{SMALL}", "resends_below")
+    assert finding is not None
+    assert not finding.warning
+    assert finding.text == (
+        "one attempt may reach the provider 2 times and counts as 2: "
+        "read 2 of 4, idempotent_write 1 of 3, uncertain_write 1 of 1"
+    )
+
+
+@pytest.mark.requirement("R33")
+def test_a_write_without_a_key_above_a_layer_that_sends_again_is_warned_of() -> None:
+    cancel = 'cancel = { method = "POST", path = "/exports/{id}/cancel", approval = "none" }'
+    text = changed(f"resends_below = 2\n{SMALL}", "[calls]", f"{cancel}\n[calls]")
+    text += (
+        '\nrename = { method = "POST", path = "/x", approval = "none" }'
+        '\nnote = { method = "PUT", path = "/y", approval = "none", idempotent = "by_nature" }\n'
+    )
+
+    def warned(text: str) -> dict[str, str]:
+        findings = report(loaded(text), TODAY)
+        assert all(one.warning for one in findings if one.code == "write_sent_again_below")
+        return {one.where: one.fix for one in findings if one.code == "write_sent_again_below"}
+
+    key = 'idempotency = { at = "header:Idempotency-Key" }'
+    fixes = warned(text)
+    assert set(fixes) == {"jobs.export.submit", "jobs.export.cancel", "calls.rename"}
+    assert "add [….idempotency]" in fixes["calls.rename"]
+    assert fixes["jobs.export.cancel"] == "stop that layer from sending POST again"
+    keyed = warned(changed(text, "[calls]", f"{key}\n[calls]"))
+    assert set(keyed) == {"jobs.export.cancel", "calls.rename"}
+
+
 def test_a_table_that_waits_for_every_word_is_noted() -> None:
     text = changed(SMALL, '["queued", "running"]', '["queued", "*"]')
     finding = found(text, "unknown_words_wait")

@@ -1163,6 +1163,77 @@ def test_doctor_names_what_others_can_read_and_how_to_close_it(home: Path, run: 
     assert f"note     home: {home} has mode 0755" in looked.out
 
 
+@pytest.mark.requirement("R33")
+def test_doctor_tells_of_proxies_that_are_never_used_by_name_alone(
+    home: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.lower(), raising=False)
+    assert "proxy" not in run("doctor").out
+    monkeypatch.setenv("https_proxy", "http://user:hidden@proxy.example")
+    monkeypatch.setenv("NO_PROXY", "localhost")
+    looked = run("doctor")
+    assert looked.code == 0
+    assert "note     proxy: NO_PROXY, https_proxy set, and never used: " in looked.out
+    assert "-> none needed, unless only the proxy leads out" in looked.out
+    assert "hidden" not in looked.out
+
+
+@pytest.mark.requirement("R33")
+@pytest.mark.parametrize(
+    ("declared", "fields", "code", "told", "fix"),
+    [
+        pytest.param(0, {}, 0, "", "", id="nothing"),
+        pytest.param(0, {"x_envoy_attempt_count": "1"}, 0, "", "", id="sent once"),
+        pytest.param(0, {"x_envoy_attempt_count": "some"}, 0, "", "", id="no number"),
+        pytest.param(
+            *(0, {"X_Envoy_Attempt_Count": "3"}, 1, "was sent 3 times below us"),
+            "resends_below = 2 at the top of the file",
+            id="RE-02 sent again",
+        ),
+        pytest.param(
+            *(1, {"x_envoy_attempt_count": "3"}, 1, "declares 2"),
+            "let that layer send nothing again",
+            id="more than declared",
+        ),
+        pytest.param(
+            *(2, {"x_envoy_attempt_count": "3"}, 0, "one request may arrive 3 times"),
+            "remove resends_below from",
+            id="as declared",
+        ),
+        pytest.param(
+            *(0, {"Via": "1.1 gateway"}, 0, "through a proxy or gateway (Via)"),
+            "write resends_below = N",
+            id="a gateway",
+        ),
+    ],
+)
+def test_doctor_tells_of_layers_that_may_send_again(
+    home: Path,
+    run: Run,
+    declared: int,
+    fields: dict[str, str],
+    code: int,
+    told: str,
+    fix: str,
+) -> None:
+    async def answered(job: Driver) -> None:
+        await job.accepted()
+        await job.answer(200, RUNNING, **fields)
+        await job.answer(200, RUNNING)
+
+    drive(home, answered, f"resends_below = {declared}\n{CONTRACT}")
+    looked = run("doctor")
+    lines = [line for line in looked.out.splitlines() if " layers of exp: " in line]
+    assert looked.code == code
+    assert len(lines) == bool(told)
+    for line in lines:
+        assert line.startswith("PROBLEM" if code else "note")
+        assert told in line
+        assert fix in line.partition(" -> ")[2]
+
+
 def test_doctor_warns_of_a_relative_home(
     home: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -526,6 +526,8 @@ class Contract:
     headers: tuple[tuple[str, str], ...]
     scopes: tuple[Scope, ...]
     classes: Mapping[RequestClass, ClassLimits]
+    resends_below: int
+    """How many more times a layer between us and the provider may send one of our requests."""
     remind: tuple[int, ...]
     abandon_after: int | None
     jobs: Mapping[str, Job]
@@ -538,6 +540,13 @@ class Contract:
 
     def action(self, name: str) -> Action | None:
         return self.jobs.get(name) or self.calls.get(name)
+
+    def attempts(self, request_class: RequestClass) -> int:
+        """Attempts of one operation: each counts as all the requests that may come of it below.
+
+        At least one, though that one may then be more requests than the class allows.
+        """
+        return max(1, self.classes[request_class].max_attempts // (1 + self.resends_below))
 
 
 @dataclass(frozen=True, slots=True)

@@ -176,7 +176,7 @@ def _shipped(
 
 
 _MAY_OVERRIDE = re.compile(
-    r"contract|use|provider|title|auth|account|scopes|classes"
+    r"contract|use|provider|title|auth|account|scopes|classes|resends_below"
     r"|jobs\.[^.]+\.(limits|label|title)|calls\.[^.]+\.(deadline|label|title)"
 )
 _REPLACED = frozenset({"auth"})

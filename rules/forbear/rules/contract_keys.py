@@ -96,6 +96,7 @@ ENDS = one_or_several(choice("succeeded", "failed", "cancelled", "expired"))
 EXAMPLE_HEADERS = pairs(str, TEXT)
 STATUS_CODE = whole(100, 599)
 VERSION = whole(1, 1)
+RESENDS = whole(0, 10)
 
 REQUEST_LINE = {"type": "string", "pattern": r"^(GET|HEAD|POST|PUT|PATCH|DELETE) \S"}
 """The short form of a request: method and path, or method and address."""
@@ -145,7 +146,7 @@ SCOPE = Table(
         "rate": (RATE, "The published limit; Forbear keeps below it."),
         "reserve": (SHARE, "Share kept for interactive and approved work."),
         "max_concurrent_requests": (COUNT, "Requests at once, over all processes."),
-        "max_delayed_requests": (AMOUNT, "Waiting calls and submissions."),
+        "max_delayed_requests": (COUNT, "Waiting calls and submissions."),
         "retry_budget": (RATE, "Extra attempts that all work on this scope may cause."),
         "max_block": (DURATION, "A longer wait makes the scope exhausted."),
         "wait_until_reset": (DURATION, "A known quota reset this near is waited for."),
@@ -484,6 +485,10 @@ CONTRACT = Table(
         "headers": (PLAIN_HEADERS, "Header fields of every request."),
         "scopes": (named(nested(SCOPE), check_name), "Shared limits."),
         "classes": (nested(CLASSES), "Numbers of the request classes."),
+        "resends_below": (
+            RESENDS,
+            "How many more times a proxy or gateway on the way may send one of our requests.",
+        ),
         "escalation": (nested(ESCALATION), "How open cases are announced again."),
         "jobs": (named(nested(JOB), check_name), "Actions with a result that comes later."),
         "calls": (

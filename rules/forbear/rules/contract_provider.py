@@ -17,7 +17,7 @@ from forbear.rules.contract import (
 )
 from forbear.rules.contract_actions import Around, call, job, rules
 from forbear.rules.contract_forms import Raw
-from forbear.rules.contract_keys import EXAMPLE_HEADERS, PER, SCHEME, STATUS_CODE
+from forbear.rules.contract_keys import EXAMPLE_HEADERS, PER, RESENDS, SCHEME, STATUS_CODE
 from forbear.rules.contract_kinds import Place, Section, is_table, nearest
 from forbear.rules.contract_request_terms import (
     BASE_URL,
@@ -29,7 +29,6 @@ from forbear.rules.contract_request_terms import (
 )
 from forbear.rules.contract_requests import Names, surroundings
 from forbear.rules.contract_terms import (
-    AMOUNT,
     COUNT,
     DATE,
     DURATION,
@@ -111,6 +110,7 @@ def contract(
         headers,
         _scopes(section, (*jobs, *calls)),
         _classes(section.section("classes")),
+        section.get("resends_below", RESENDS, 0),
         escalation.get("remind", DURATIONS, _REMIND),
         escalation.get("abandon_after", DURATION),
         jobs,
@@ -262,7 +262,7 @@ def _scope(name: str, section: Section, actions: tuple[str, ...]) -> Scope:
         section.get("rate", RATE, plain.rate),
         section.get("reserve", SHARE, plain.reserve),
         section.get("max_concurrent_requests", COUNT, plain.max_concurrent_requests),
-        section.get("max_delayed_requests", AMOUNT, plain.max_delayed_requests),
+        section.get("max_delayed_requests", COUNT, plain.max_delayed_requests),
         section.get("retry_budget", RATE),
         section.get("max_block", DURATION, plain.max_block),
         section.get("wait_until_reset", DURATION, plain.wait_until_reset),

@@ -64,6 +64,7 @@ def report(contract: Contract, today: date, stated: Collection[Path] = ()) -> tu
     found = [
         *_of_file(contract, today),
         *_of_silence(contract, stated),
+        *_of_layers(contract),
         *(
             finding
             for name, job in contract.jobs.items()
@@ -166,6 +167,50 @@ def _of_file(contract: Contract, today: date) -> Iterator[Finding]:
             'add a rule with http = 429 and means = "quota_exhausted" if quotas answer so',
             warning=False,
         )
+
+
+def _of_layers(contract: Contract) -> Iterator[Finding]:
+    """What a declared layer that sends again costs (requirement R33)."""
+    if not contract.resends_below:
+        return
+    times = 1 + contract.resends_below
+    left = ", ".join(
+        f"{known} {contract.attempts(known)} of {limits.max_attempts}"
+        for known, limits in contract.classes.items()
+    )
+    yield Finding(
+        "resends_below",
+        "resends_below",
+        f"one attempt may reach the provider {times} times and counts as {times}: {left}",
+        "remove the key when no layer sends again",
+        warning=False,
+    )
+    for where, request in _unkeyed_writes(contract):
+        yield Finding(
+            "write_sent_again_below",
+            where,
+            f"a write without a key, and the layer below may send it {times} times",
+            f"stop that layer from sending {request.method} again"
+            + (
+                ", or add [….idempotency] if the provider takes keys"
+                if request.name in ("submit", "call")
+                else ""
+            ),
+        )
+
+
+def _unkeyed_writes(contract: Contract) -> Iterator[tuple[str, Request]]:
+    """Writes that the provider cannot tell from their repetition, each with its place."""
+    for name, job in contract.jobs.items():
+        requests = [job.status, *([job.cancel] if job.cancel is not None else [])]
+        requests += [] if job.idempotency is not None else [job.send]
+        for request in (*requests, *job.results.values()):
+            if request.request_class is RequestClass.UNCERTAIN_WRITE:
+                yield f"jobs.{name}.{request.name}", request
+    for name, call in contract.calls.items():
+        unkeyed = call.idempotency is None
+        if unkeyed and call.send.request_class is RequestClass.UNCERTAIN_WRITE:
+            yield f"calls.{name}", call.send
 
 
 def _of_silence(contract: Contract, stated: Collection[Path]) -> Iterator[Finding]:

@@ -210,6 +210,17 @@ class Queries:
         found = await self._rows(query)
         return (found[0]["headers"] or [], found[0]["body"] or b"") if found else None
 
+    async def recent_headers(self, provider: str, most: int = 200) -> list[list[list[str]]]:
+        """Headers of the newest answers of a provider that had any."""
+        query = (
+            sa.select(attempts.c.headers)
+            .join(operations, operations.c.id == attempts.c.operation_id)
+            .where(operations.c.provider == provider, attempts.c.status.is_not(None))
+            .order_by(attempts.c.closed_at.desc())
+            .limit(most)
+        )
+        return [row["headers"] for row in await self._rows(query) if row["headers"]]
+
     async def request_of(self, operation_id: str) -> Outbound | None:
         found = await self._rows(sa.select(requests).where(requests.c.operation_id == operation_id))
         return outbound(found[0]["request"], found[0]["body"]) if found else None

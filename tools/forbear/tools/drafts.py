@@ -8,7 +8,7 @@ from decimal import Decimal
 from typing import Any
 
 from forbear.rules import identity
-from forbear.rules.contract import Action, Call, ClassLimits, Contract, Job, Request
+from forbear.rules.contract import Action, Call, Contract, Job, Request
 from forbear.rules.facts import Facts, facts_of
 from forbear.rules.labels import label
 from forbear.rules.model import (
@@ -19,6 +19,7 @@ from forbear.rules.model import (
     Operation,
     Priority,
     Refusal,
+    RequestClass,
     State,
     Step,
 )
@@ -178,7 +179,7 @@ class Drafter:
     ) -> Draft | Refusal:
         """The draft of one call."""
         contract = holding.contract
-        budgets = _class_budgets(contract.classes[call.send.request_class])
+        budgets = _class_budgets(contract, call.send.request_class)
         lookups = call.lookup.max_lookups if call.lookup is not None else 0
         op = replace(
             self._blank(holding, call.send),
@@ -224,7 +225,7 @@ class Drafter:
             label=f"{what}: {job.label or job.action}",
             intent=intent,
             timeout=min(request.timeout, OWN_DEADLINE // 2),
-            **_class_budgets(contract.classes[request.request_class]),
+            **_class_budgets(contract, request.request_class),
         )
         try:
             facts = facts_of(op, contract, job)
@@ -328,10 +329,10 @@ class Drafter:
         )
 
 
-def _class_budgets(limits: ClassLimits) -> dict[str, Any]:
+def _class_budgets(contract: Contract, request_class: RequestClass) -> dict[str, Any]:
     return {
-        "attempts": Budget(0, limits.max_attempts),
-        "wait": Budget(0, limits.max_wait),
+        "attempts": Budget(0, contract.attempts(request_class)),
+        "wait": Budget(0, contract.classes[request_class].max_wait),
         "transport_failures": Budget(0, OWN_TRANSPORT_FAILURES),
         "rate_limited": Budget(0, OWN_RATE_LIMITED),
     }
@@ -345,7 +346,7 @@ def _job_operation(
     limits: Bounds,
 ) -> Operation:
     stated = job.limits
-    budgets = _class_budgets(contract.classes[job.send.request_class]) | {
+    budgets = _class_budgets(contract, job.send.request_class) | {
         "status_requests": Budget(0, limits.status_requests),
         "transport_failures": Budget(0, stated.max_transport_failures),
         "rate_limited": Budget(0, stated.max_rate_limited),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,6 +15,7 @@ from forbear.server.cli.reading import AsJson
 from forbear.server.cli.terminal import say, say_json
 
 if TYPE_CHECKING:
+    from forbear.rules.contract import Contract
     from forbear.server.config import Settings
     from forbear.storage.store import Store
 
@@ -122,6 +123,7 @@ async def _examined(home: Settings) -> list[Finding]:
         return [
             *_store(store),
             *await _contracts(home, store),
+            *await _layers(home, store),
             await _processes(store),
             _token(home),
         ]
@@ -171,6 +173,72 @@ async def _contracts(home: Settings, store: Store) -> list[Finding]:
         told = f"none in {home.contracts}"
         found.append(Finding("contracts", told, None, how_to_begin(home)))
     return found
+
+
+async def _layers(home: Settings, store: Store) -> list[Finding]:
+    """What lies between us and the providers, and what it may send again."""
+    from forbear.server.credentials import Credentials
+    from forbear.server.providers import Contracts
+
+    found = [*_proxies(os.environ)]
+    contracts = Contracts(home.contracts, Credentials(), store.key)
+    for name, contract in sorted(contracts.contracts().items()):
+        answers = await store.read.recent_headers(name)
+        found += _layers_of(contract, answers)
+    return found
+
+
+_PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY")
+
+
+def _proxies(environment: Mapping[str, str]) -> Iterator[Finding]:
+    named = [one for one in environment if one.upper() in _PROXIES and environment[one]]
+    if named:
+        yield Finding(
+            "proxy",
+            f"{', '.join(sorted(named))} set, and never used: requests go to providers directly",
+            None,
+            "none needed, unless only the proxy leads out: then open the way to the providers",
+        )
+
+
+def _layers_of(contract: Contract, answers: Sequence[Sequence[Sequence[str]]]) -> Iterator[Finding]:
+    """Layers that a contract declares, and those that recent answers betray.
+
+    Envoy counts its attempts in `x-envoy-attempt-count`; `Via` (RFC 9110, section 7.6.3) only
+    says that somebody passes requests on.
+    """
+    what, below = f"layers of {contract.provider}", contract.resends_below
+    fields = [(name.lower(), value) for answer in answers for name, value in answer]
+    seen = [int(v) for n, v in fields if n == "x-envoy-attempt-count" and _counts(v)]
+    times = max(seen, default=1)
+    if times > 1 + below:
+        yield Finding(
+            what,
+            f"an answer says that our request was sent {times} times below us "
+            f"(x-envoy-attempt-count), and {contract.file} declares {1 + below}",
+            False,
+            "let that layer send nothing again, or write "
+            f"resends_below = {min(times - 1, 10)} at the top of the file",
+        )
+    elif below:
+        yield Finding(
+            what,
+            f"declared: one request may arrive {1 + below} times, and each attempt counts so",
+            None,
+            f"remove resends_below from {contract.file} when no layer sends again",
+        )
+    elif any(name == "via" for name, _ in fields):
+        yield Finding(
+            what,
+            "answers come through a proxy or gateway (Via)",
+            None,
+            f"if it sends requests again, write resends_below = N at the top of {contract.file}",
+        )
+
+
+def _counts(value: str) -> bool:
+    return value.isascii() and value.isdecimal() and len(value) < 10
 
 
 async def _processes(store: Store) -> Finding:
