@@ -32,13 +32,8 @@ from forbear.rules import admission
 from forbear.rules.admission import (
     Admit,
     Hold,
-    ScopeState,
     admit,
-    burst,
     overdue,
-    pace,
-    scope_key,
-    scope_of,
 )
 from forbear.rules.contract import Idempotency, Scope
 from forbear.rules.lifecycle import Event, advance
@@ -54,14 +49,23 @@ from forbear.rules.model import (
     Step,
     WaitingFor,
 )
+from forbear.rules.pacing import ScopeState, Shared, burst, pace, scope_key
 from forbear.rules.schedule import last_start
 from forbear.rules.signals import Meaning
+from forbear.rules.steps import scopes_of
 from forbear.rules.verdicts import Verdict, after_attempt
 
 READ, UNCERTAIN = RequestClass.READ, RequestClass.UNCERTAIN_WRITE
 SCOPE = Scope("account", "account", rate=(60, MINUTE))
 FREE = ScopeState()
 DUE: dict[str, Any] = {"next_at": NOW}
+
+
+QUEUE = "exp/acct_17/account"
+
+
+def shared(scope: Scope = SCOPE, seen: ScopeState = FREE) -> list[Shared]:
+    return [Shared(QUEUE, scope, seen)]
 
 
 def ask(
@@ -72,7 +76,7 @@ def ask(
     ready: bool = True,
     scope: Scope = SCOPE,
 ) -> Admit | Hold | Verdict:
-    return admit(op, JOB, scope, seen, now, credential_ready=ready)
+    return admit(op, JOB, shared(scope, seen), now, credential_ready=ready)
 
 
 def admitted(op: Operation, **context: Any) -> Admit:
@@ -244,7 +248,7 @@ def test_doubt_ends_with_a_person_and_is_never_dropped(
 @given(left=st.integers(1, 2 * MINUTE))
 def test_a_lookup_has_its_timeout_or_the_time_that_is_left(left: int) -> None:
     op = replace(queued(**LOOKING), deadline_at=NOW + left)
-    permit = admit(op, FINDABLE, SCOPE, FREE, NOW, credential_ready=True)
+    permit = admit(op, FINDABLE, shared(), NOW, credential_ready=True)
     assert isinstance(permit, Admit)
     assert permit.step is Step.LOOKUP
     assert permit.timeout == min(30 * SECOND, left)
@@ -284,7 +288,7 @@ def test_a_repetition_leaves_only_while_its_key_is_honoured(
 ) -> None:
     job = replace(FINDABLE, idempotency=Idempotency("header", "Key", window=HOUR))
     own = {**LOOKING, "step": Step.SEND, "wire_key": "k"} | changes
-    found = admit(queued(**own), job, SCOPE, FREE, NOW, credential_ready=True)
+    found = admit(queued(**own), job, shared(), NOW, credential_ready=True)
     if leaves:
         assert isinstance(found, Admit)
     else:
@@ -295,7 +299,7 @@ def test_a_repetition_leaves_only_while_its_key_is_honoured(
 def test_a_repetition_may_not_be_handed_over_after_its_key_was_forgotten() -> None:
     job = replace(FINDABLE, idempotency=Idempotency("header", "Key", window=HOUR))
     own = {**LOOKING, "step": Step.SEND, "wire_key": "k", "sent_at": NOW - HOUR + 3 * SECOND}
-    found = admit(queued(**own), job, SCOPE, FREE, NOW, credential_ready=True)
+    found = admit(queued(**own), job, shared(), NOW, credential_ready=True)
     assert isinstance(found, Admit)
     assert found.send_by == NOW + 3 * SECOND
 
@@ -368,12 +372,41 @@ def test_no_hold_outlives_the_operation(until: int) -> None:
         (waiting(), ScopeState(next_allowed_at=until)),
         (waiting(), ScopeState(open_attempts=2, next_free_at=until)),
         (waiting(not_before=until), FREE),
-        (queued(**DUE), ScopeState(next_allowed_at=until)),
+        (queued(**DUE), ScopeState(open_attempts=2, next_free_at=until)),
     ):
         hold = held(op, seen=seen)
         assert hold.until == min(until, last_start(op) + 1)
         again = ask(replace(op, next_at=hold.until), seen=seen, now=hold.until)
         assert hold.until == until or isinstance(again, Verdict)
+
+
+@pytest.mark.requirement("R12")
+@pytest.mark.parametrize(
+    ("op", "event"),
+    [
+        (queued(**DUE), Event.STOPPED),
+        (queued(**DUE, kind=Kind.CALL, request_class=READ), Event.FAILED),
+        (queued(**DUE, kind=Kind.CALL), Event.DISCARDED),
+    ],
+    ids=["submission", "read", "write"],
+)
+def test_what_a_limit_is_known_to_outlast_ends_at_once(op: Operation, event: Event) -> None:
+    until = last_start(op) + 1
+    for seen in (
+        ScopeState(next_allowed_at=until),
+        ScopeState(remaining=0, reset_at=until),
+    ):
+        verdict = ended(op, seen=seen)
+        assert verdict.event is event
+        if event is not Event.STOPPED:
+            failure: Any = verdict.changes["failure"]
+            assert failure["retry_at"] == until
+        # Its turn, which it can only guess, is no reason to end.
+        assert isinstance(ask(op, seen=replace(seen, first=False, ahead=1)), Hold)
+        assert isinstance(ask(op, seen=replace(seen, next_allowed_at=0, reset_at=NOW)), Admit)
+    assert (
+        held(waiting(), seen=ScopeState(next_allowed_at=10**15)).until == last_start(waiting()) + 1
+    )
 
 
 @given(busy=st.integers(0, 6), slots=st.integers(1, 4))
@@ -384,7 +417,7 @@ def test_a_slot_is_free_or_waited_for(busy: int, slots: int) -> None:
     if busy < slots:
         assert isinstance(found, Admit)
     else:
-        expected = Hold(NOW + 7 * SECOND, WaitingFor.SLOT, DelaySource.SCOPE_LIMIT)
+        expected = Hold(NOW + 7 * SECOND, WaitingFor.SLOT, DelaySource.SCOPE_LIMIT, QUEUE)
         assert found == expected
 
 
@@ -402,7 +435,7 @@ def departures(scope: Scope, wishes: list[int]) -> list[int]:
         op = waiting(deadline_at=10**16, next_at=None)
         found = ask(op, seen=ScopeState(theoretical_arrival=arrival), now=now, scope=scope)
         if isinstance(found, Admit):
-            arrival = found.theoretical_arrival
+            arrival = found.taken[0].arrival
             left.append(now)
         else:
             assert isinstance(found, Hold)
@@ -484,7 +517,7 @@ class Sharing:
                 self.woken.append(until)
                 self.add(replace(op, next_at=until, waiting_for=waiting_for))
             case Admit():
-                self.arrival = found.theoretical_arrival
+                self.arrival = found.taken[0].arrival
                 self.sent.append((self.now, op.step))
                 self._answer(replace(op, waiting_for=None))
             case Verdict():
@@ -557,9 +590,9 @@ def test_an_account_is_one_scope_unless_the_contract_says_otherwise() -> None:
         Scope("host", "host", actions=("ping",)),
         Scope("rest", "account"),
     )
-    assert scope_of(scopes, "export").name == "exports"
-    assert scope_of(scopes, "anything").name == "rest"
-    assert scope_of((), "anything") == Scope("account", "account")
+    assert [scope.name for scope in scopes_of(scopes, "export")] == ["exports", "rest"]
+    assert [scope.name for scope in scopes_of(scopes, "anything")] == ["rest"]
+    assert scopes_of((), "anything") == (Scope("account", "account"),)
     keys = [scope_key(scope, "exp", "acct", "export") for scope in scopes]
     assert keys == ["exp/acct/export/exports", "exp/host", "exp/acct/rest"]
 

@@ -23,7 +23,7 @@ from tests.rules.operations import (
     waiting,
 )
 
-from forbear.rules.admission import Admit, Hold, ScopeState, admit, overdue
+from forbear.rules.admission import Admit, Hold, admit, overdue
 from forbear.rules.contract import Idempotency, Job, Scope
 from forbear.rules.decisions import Wish, discard, grant, objection
 from forbear.rules.escalations import EXECUTED, OPTIONS, TREATABLE, offers
@@ -43,6 +43,7 @@ from forbear.rules.model import (
     Step,
     WaitingFor,
 )
+from forbear.rules.pacing import ScopeState, Shared
 from forbear.rules.reconciliation import Search
 from forbear.rules.signals import Meaning
 from forbear.rules.verdicts import Verdict, after_attempt
@@ -87,8 +88,11 @@ def admitted(op: Operation, now: int = NOW, job: Job = JOB) -> Admit:
     return found
 
 
+SHARED = [Shared("key", Scope("account", "account"), ScopeState())]
+
+
 def asked(op: Operation, now: int, job: Job) -> Admit | Hold | Verdict:
-    return admit(op, job, Scope("account", "account"), ScopeState(), now, credential_ready=True)
+    return admit(op, job, SHARED, now, credential_ready=True)
 
 
 BUDGETS = (

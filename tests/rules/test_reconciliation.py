@@ -24,7 +24,7 @@ from tests.rules.operations import (
     told,
 )
 
-from forbear.rules.admission import Admit, Hold, ScopeState, admit
+from forbear.rules.admission import Admit, Hold, admit
 from forbear.rules.contract import Approval, Idempotency, Job, Lookup, Scope
 from forbear.rules.lifecycle import Event, advance
 from forbear.rules.lookups import Page
@@ -40,6 +40,7 @@ from forbear.rules.model import (
     Step,
     WaitingFor,
 )
+from forbear.rules.pacing import ScopeState, Shared
 from forbear.rules.reconciliation import Search, found_late
 from forbear.rules.signals import Meaning, Signal
 from forbear.rules.verdicts import Verdict, after_attempt
@@ -526,7 +527,7 @@ def test_every_page_is_read_before_anything_is_concluded() -> None:
 
 
 def admit_lookup(op: Operation) -> bool:
-    found = admit(op, FINDABLE, SCOPE, ScopeState(), NOW, credential_ready=True)
+    found = admit(op, FINDABLE, SHARED, NOW, credential_ready=True)
     return isinstance(found, Admit) and found.step is Step.LOOKUP
 
 
@@ -652,7 +653,7 @@ def test_a_search_is_read_as_it_was_kept(search: Search) -> None:
 
 # --- stories --------------------------------------------------------------------------------
 
-SCOPE = Scope("account", "account")
+SHARED = [Shared("key", Scope("account", "account"), ScopeState())]
 
 
 class Story:
@@ -674,7 +675,7 @@ class Story:
         """Wait for the permit of the next request; False if the operation ended before it."""
         while self.open:
             self.now = max(self.now, self.op.next_at or self.now)
-            found = admit(self.op, self.job, SCOPE, ScopeState(), self.now, credential_ready=True)
+            found = admit(self.op, self.job, SHARED, self.now, credential_ready=True)
             match found:
                 case Verdict():
                     self._apply(found)

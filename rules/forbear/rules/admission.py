@@ -1,17 +1,18 @@
 """Whether a request may leave now (behaviour.md, sections 2 and 3).
 
-The order is fixed: approval, deadline, budgets, due, provider's minimum, credential, scope, slot;
-what is final never comes here. Nothing here reserves; the ledger does that in the same transaction,
-and only then a permit exists.
+The order is fixed: approval, deadline, budgets, due, provider's minimum, pause, credential, the
+scope's retry budget, then each scope's outage, rate, slot and turn; what is final never comes here.
+Nothing here reserves; the ledger does that in the same transaction, and only then a permit exists.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from math import ceil
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
+from forbear.rules import pacing
 from forbear.rules.conclusions import Verdict, stop
-from forbear.rules.contract import Action, Job, Scope
+from forbear.rules.contract import Action, Job
 from forbear.rules.escalations import LONGEST_HOLD, has_handle, may_send_again
 from forbear.rules.lifecycle import Event
 from forbear.rules.model import (
@@ -24,10 +25,10 @@ from forbear.rules.model import (
     Step,
     WaitingFor,
 )
+from forbear.rules.pacing import Later, Shared, Taken
 from forbear.rules.reconciliation import Search
 from forbear.rules.schedule import end_of, end_reason, last_start
 from forbear.rules.steps import key_honoured_until, key_of, lookup_of
-from forbear.rules.steps import scope_of as scope_of
 
 HANDOVER = 10_000
 """How long after its reservation a request may hand over its first byte, ms."""
@@ -41,9 +42,6 @@ CREDENTIAL_RECHECK = 15_000
 PAUSE_RECHECK = 5_000
 """How often paused work looks whether the pause is over, ms."""
 
-RATE_SHARE = 0.9
-"""The share of a published rate that is used."""
-
 
 @dataclass(frozen=True, slots=True)
 class Admit:
@@ -55,8 +53,10 @@ class Admit:
     send_by: int
     lease: int
     """Length of the lease, ms: the send window, the timeout and time to settle."""
-    theoretical_arrival: int
-    """The scope's new theoretical arrival time (GCRA), microseconds."""
+    taken: tuple[Taken, ...]
+    """What it takes of each scope that it counts in."""
+    extra: bool
+    """It repeats a request: it counts in the scopes' retry budgets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,27 +66,16 @@ class Hold:
     until: int
     waiting_for: WaitingFor
     source: DelaySource | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class ScopeState:
-    """What the register knows of a scope, read inside the admitting transaction."""
-
-    next_allowed_at: int = 0
-    theoretical_arrival: int = 0
-    """Microseconds since the epoch; the token bucket as one number."""
-    open_attempts: int = 0
-    next_free_at: int | None = None
-    """When the first occupied slot is free at the latest."""
-    ahead: int = 0
-    """Operations of the scope that already wait for a token."""
+    queue: str | None = None
+    """The key of the scope in whose queue it waits."""
+    firm: bool = False
+    """See `pacing.Later.firm`."""
 
 
 def admit(
     op: Operation,
     action: Action,
-    scope: Scope,
-    seen: ScopeState,
+    scopes: Sequence[Shared],
     now: int,
     *,
     credential_ready: bool,
@@ -111,20 +100,66 @@ def admit(
         return _hold(op, now, now + PAUSE_RECHECK, WaitingFor.SCOPE, None)
     if not credential_ready:
         return _hold(op, now, now + CREDENTIAL_RECHECK, WaitingFor.CREDENTIAL, None)
-    spacing = pace(scope)
-    queue = spacing * seen.ahead // 1_000
-    if seen.next_allowed_at > now:
-        until = seen.next_allowed_at + queue
-        return _hold(op, now, until, WaitingFor.SCOPE, DelaySource.SCOPE_LIMIT)
-    arrival = max(seen.theoretical_arrival, now * 1_000)
-    early = arrival - spacing * (burst(scope) - 1) - now * 1_000
-    if early > 0:
-        until = now + early // 1_000 + 1 + queue
-        return _hold(op, now, until, WaitingFor.SCOPE, DelaySource.SCOPE_LIMIT)
-    if seen.open_attempts >= scope.max_concurrent_requests:
-        until = seen.next_free_at if seen.next_free_at is not None else now + 1_000
-        return _hold(op, now, until, WaitingFor.SLOT, DelaySource.SCOPE_LIMIT)
-    return _grant(op, action, now, arrival + spacing)
+    extra = is_extra(op)
+    refused = _scope_spent(op, scopes, now) if extra and op.once is None else None
+    if refused is not None:
+        return refused
+    observes = op.step is not Step.SEND or _is_read(op)
+    taken: list[Taken] = []
+    for one in scopes:
+        match pacing.take(one, op, now, observes=observes):
+            case Later() as later:
+                return _wait(op, now, one.key, later)
+            case Taken() as mark:
+                taken.append(mark)
+    return _grant(op, action, now, tuple(taken), extra=extra)
+
+
+def is_extra(op: Operation) -> bool:
+    """Whether the next request repeats one of this operation that left already.
+
+    Scheduled checks and lookups are no repetitions, however often they are made.
+    """
+    return op.step is Step.SEND and op.attempts.used > 0
+
+
+def _scope_spent(op: Operation, scopes: Sequence[Shared], now: int) -> Hold | Verdict | None:
+    """What follows where a scope allows no more repetitions inside its window (R05).
+
+    What is in doubt waits for the window: neither dropping it nor asking would be right.
+    """
+    for one in scopes:
+        budget, seen = one.scope.retry_budget, one.seen
+        if budget is None or seen.extra < budget[0]:
+            continue
+        free_at = now + budget[1] if seen.extra_free_at is None else seen.extra_free_at
+        if _in_doubt(op):
+            return _hold(op, now, free_at, WaitingFor.SCOPE, DelaySource.SCOPE_LIMIT)
+        if op.kind is Kind.JOB:
+            return stop(Reason.TRANSPORT_BUDGET_EXHAUSTED, why=f"retry budget of {one.key}")
+        event = Event.FAILED if _is_read(op) else Event.DISCARDED
+        message = f"the retry budget that all work on {one.scope.name} shares is used up"
+        return Verdict(event, _ended(message, free_at), story={"why": "scope"})
+    return None
+
+
+def _wait(op: Operation, now: int, key: str, later: Later) -> Hold | Verdict:
+    """Wait for a scope; a call or submission that is known to come too late ends at once (R12)."""
+    beyond = later.known and later.until > last_start(op)
+    if beyond and op.once is None and op.step is Step.SEND and not _in_doubt(op):
+        return _too_late(op, later.until)
+    held = _hold(op, now, later.until, later.waiting_for, later.source)
+    if isinstance(held, Hold) and later.queued:
+        return replace(held, queue=key, firm=later.firm)
+    return held
+
+
+def _too_late(op: Operation, until: int) -> Verdict:
+    if op.kind is Kind.JOB:
+        return stop(Reason.SCOPE_EXHAUSTED, why=f"nothing of the scope leaves before {until}")
+    event = Event.FAILED if _is_read(op) else Event.DISCARDED
+    message = "the provider's limit lasts beyond the deadline"
+    return Verdict(event, _ended(message, until), story={"why": "scope"})
 
 
 def overdue(op: Operation, now: int) -> Verdict | None:
@@ -198,14 +233,17 @@ def _is_read(op: Operation) -> bool:
     return op.request_class is RequestClass.READ
 
 
-def _ended(message: str) -> dict[str, object]:
+def _ended(message: str, retry_at: int | None = None) -> dict[str, object]:
+    failure: dict[str, object] = {"message": message}
+    if retry_at is not None:
+        failure["retry_at"] = retry_at
     return {
         "next_at": None,
         "waiting_for": None,
         "approve_by": None,
         "delay": None,
         "delay_source": None,
-        "failure": {"message": message},
+        "failure": failure,
     }
 
 
@@ -225,23 +263,9 @@ def _hold(
     return Hold(until, waiting_for, source)
 
 
-def burst(scope: Scope) -> int:
-    """How many requests may leave at once after a pause: a tenth of the published count."""
-    return max(1, scope.rate[0] // 10)
-
-
-def pace(scope: Scope) -> int:
-    """Microseconds between two requests of a scope that is never idle.
-
-    With `burst` it makes this promise: no stretch of the published length, wherever it begins,
-    has more than 90 % of the published count (rounded up).
-    """
-    count, per = scope.rate
-    steady = count * RATE_SHARE - (burst(scope) - 1)
-    return ceil(per * 1_000 / steady)
-
-
-def _grant(op: Operation, action: Action, now: int, arrival: int) -> Admit:
+def _grant(
+    op: Operation, action: Action, now: int, taken: tuple[Taken, ...], *, extra: bool
+) -> Admit:
     timeout, latest = op.timeout, now + HANDOVER
     if op.step is Step.STATUS and isinstance(action, Job):
         timeout = action.status.timeout
@@ -255,15 +279,5 @@ def _grant(op: Operation, action: Action, now: int, arrival: int) -> Admit:
     until = key_honoured_until(op, action)
     if until is not None and _rests_on_key(op, action):
         latest = min(latest, until)
-    return Admit(op.step, timeout, latest, HANDOVER + timeout + SETTLING, arrival)
-
-
-def scope_key(scope: Scope, provider: str, account: str, action: str) -> str:
-    """The register's key of a scope; the same text in every process on the store."""
-    match scope.per:
-        case "provider" | "host":
-            return f"{provider}/{scope.name}"
-        case "account+action":
-            return f"{provider}/{account}/{action}/{scope.name}"
-        case _:
-            return f"{provider}/{account}/{scope.name}"
+    lease = HANDOVER + timeout + SETTLING
+    return Admit(op.step, timeout, latest, lease, taken, extra)

@@ -36,7 +36,7 @@ from forbear.rules.paging import tried_before
 from forbear.rules.reconciliation import Search, look
 from forbear.rules.schedule import beyond_end, end_reason, last_start, stated_wait
 from forbear.rules.signals import Meaning
-from forbear.rules.steps import key_honoured_until, key_of, lookup_of, scope_of
+from forbear.rules.steps import key_honoured_until, key_of, lookup_of, scopes_of
 
 RESENT_BY = frozenset({408, 502, 503, 504})
 """Answers after which a keyed write is sent again under its key before anything is looked up."""
@@ -221,7 +221,8 @@ def _unasked_delay(tried: Tried) -> int:
 def _wait_for_quota(tried: Tried) -> Verdict:
     """A known reset inside all bounds is waited for; any other exhausted quota asks."""
     op, asked = tried.op, stated_wait(tried.signal)
-    longest = scope_of(tried.contract.scopes, op.action).wait_until_reset
+    shared = scopes_of(tried.contract.scopes, op.action)
+    longest = min(scope.wait_until_reset for scope in shared)
     may = op.once is None and not op.attempts.spent
     if may and asked is not None and asked <= longest and _starts_in_time(tried, asked):
         jittered = backoff.stretched(asked, tried.u)
@@ -317,7 +318,18 @@ def _given_up(tried: Tried, reason: Reason) -> Verdict:
         return _looked_for(tried)
     changes, story = tried.seen | failure_of(signal), story_of(signal, why=reason)
     if op.request_class is RequestClass.READ:
+        if op.kind is Kind.CALL:
+            changes |= failure_of(signal, retry_at=_ask_again_at(tried))
         return Verdict(Event.FAILED, {**changes, **REST}, story=story)
     if op.kind is not Kind.JOB and tried.seen.get("certainty") is Certainty.NOT_SENT:
         return Verdict(Event.DISCARDED, {**changes, **REST}, story=story)
     return stopped(reason, changes, signal)
+
+
+def _ask_again_at(tried: Tried) -> int:
+    """When the same read may be sent anew: not before the provider's minimum, and not sooner than
+    the class would have tried again itself, or asking again would be the faster retry.
+    """
+    floor = tried.now + tried.limits.max_delay
+    stated = tried.seen.get("not_before", tried.op.not_before)
+    return max(floor, stated) if isinstance(stated, int) else floor

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from forbear.rules.contract import Action, Idempotency, Job, Lookup, Request, Scope
+from urllib.parse import urlsplit
+
+from forbear.rules.contract import Action, Contract, Idempotency, Job, Lookup, Request, Scope
+from forbear.rules.facts import Facts, plain
 from forbear.rules.model import Kind, Operation, Step
 
 
@@ -54,15 +57,13 @@ def handles(job: Job) -> frozenset[str]:
     return frozenset(name for name in names if name == "id" or name.startswith("take."))
 
 
-def scope_of(scopes: tuple[Scope, ...], action: str) -> Scope:
-    """The scope that paces an action: the first that names it."""
-    for scope in scopes:
-        if "*" in scope.actions or action in scope.actions:
-            return scope
-    return Scope("account", "account")
-
-
 def scopes_of(scopes: tuple[Scope, ...], action: str) -> tuple[Scope, ...]:
     """The scopes that an action counts in: all that name it, in the order of the contract."""
     named = tuple(one for one in scopes if "*" in one.actions or action in one.actions)
     return named or (Scope("account", "account"),)
+
+
+def host_of(contract: Contract, request: Request, facts: Facts) -> str:
+    """The host that a request goes to, lower case and with its port where that is stated."""
+    stated = plain(request.url, facts) if request.url is not None else None
+    return urlsplit(stated or contract.base_url).netloc.lower()

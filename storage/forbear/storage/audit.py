@@ -61,6 +61,11 @@ class Code(StrEnum):
     RESUMED = "resumed"
     CREDENTIAL_ACCEPTED = "credential_accepted"
     """A person let another credential be used for a provider and account."""
+    CIRCUIT_OPENED = "circuit_opened"
+    """A provider's host failed so often that only probes go out."""
+    CIRCUIT_CLOSED = "circuit_closed"
+    CASE_OPENED = "case_opened"
+    """A person is asked about something that does not stop the operation."""
     CHECK_MOVED = "check_moved"
     """A related operation, or a clock that was set back, made the next check due earlier."""
 

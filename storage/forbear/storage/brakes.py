@@ -25,9 +25,9 @@ class Paused:
     target: str
 
 
-def paused(connection: Connection, provider: str, scope: str | None = None) -> Paused | None:
-    """Which pause stops requests of a provider and scope now, if any."""
-    targets = [EVERYTHING, provider, *([] if scope is None else [scope])]
+def paused(connection: Connection, provider: str, *scopes: str) -> Paused | None:
+    """Which pause stops requests of a provider and these scopes now, if any."""
+    targets = [EVERYTHING, provider, *scopes]
     target = connection.execute(_PAUSED, {"any": targets}).scalar()
     return None if target is None else Paused(target)
 

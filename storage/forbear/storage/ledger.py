@@ -14,13 +14,13 @@ it there later closes the attempt as unknown and never repeats it on its own.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
 from forbear.rules import admission, paging, sameness
-from forbear.rules.contract import Job, Scope
+from forbear.rules.contract import Job
 from forbear.rules.decisions import Wish
 from forbear.rules.facts import facts_of
 from forbear.rules.identity import request_digest
@@ -42,8 +42,18 @@ from forbear.rules.ports import Clock, Moment, Outbound, Permit, Random, Reply
 from forbear.rules.reconciliation import found_late
 from forbear.rules.requests import RenderError, render
 from forbear.rules.signals import Meaning, Signal
+from forbear.rules.taskbudget import USUAL, TaskLimits
 from forbear.rules.verdicts import Verdict, after_attempt, stop
-from forbear.storage import accepting, audit, deciding, register, reserving, roster
+from forbear.storage import (
+    accepting,
+    audit,
+    deciding,
+    limits,
+    queueing,
+    register,
+    reserving,
+    roster,
+)
 from forbear.storage.accepting import Accepted, Draft, NotAccepted
 from forbear.storage.brakes import paused
 from forbear.storage.deciding import Decided
@@ -59,6 +69,7 @@ from forbear.storage.outcomes import (
     with_pending,
     without_contract,
 )
+from forbear.storage.reserving import Reserved
 from forbear.storage.schema import attempts, operations
 from forbear.storage.transitions import (
     Holding,
@@ -74,17 +85,6 @@ STRANDED_AFTER = 60_000
 """How long an operation may be due without any living process that holds its binding, ms."""
 
 
-@dataclass(frozen=True, slots=True)
-class Reserved:
-    """A committed reservation: one request may leave, once."""
-
-    operation: Operation
-    permit: Permit
-    request: Outbound
-    holding: Holding
-    parent: Operation | None
-
-
 class Ledger:
     """The transactions of one process on one store.
 
@@ -92,10 +92,17 @@ class Ledger:
     the clock inside it, and may be run again if nothing of it was committed.
     """
 
-    def __init__(self, clock: Clock, random: Random, liveness: Liveness) -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        random: Random,
+        liveness: Liveness,
+        task_limits: TaskLimits = USUAL,
+    ) -> None:
         self._clock = clock
         self._random = random
         self._liveness = liveness
+        self._task_limits = task_limits
 
     @property
     def owner(self) -> str:
@@ -108,7 +115,7 @@ class Ledger:
     ) -> Accepted | NotAccepted:
         """See `accepting.accept`."""
         now, ids = self._clock.now().wall, self._random
-        return accepting.accept(connection, draft, holding, now, ids)
+        return accepting.accept(connection, draft, holding, self._task_limits, now, ids)
 
     # --- transaction 1 ----------------------------------------------------------------------
 
@@ -131,16 +138,18 @@ class Ledger:
             return False
         if holding is None or holding.action.binding != op.binding:
             return self._stranded(connection, op, holding, now.wall)
-        scope = admission.scope_of(holding.contract.scopes, op.action)
-        key = admission.scope_key(scope, op.provider, op.account, op.action)
+        parent = load(connection, op.parent_id) if op.parent_id is not None else None
+        known = reserving.with_age_of_key(connection, op, now)
+        extra = admission.is_extra(op)
+        host = reserving.host_of(op, holding, parent)
+        scopes = register.shared(connection, holding, op, host, now.wall, extra=extra)
         match admission.admit(
-            reserving.with_age_of_key(connection, op, now),
+            known,
             holding.action,
-            scope,
-            register.scope_state(connection, key, op, now.wall),
+            scopes,
             now.wall,
             credential_ready=register.credential_ready(connection, op, holding, now.wall),
-            paused=paused(connection, op.provider, key) is not None,
+            paused=paused(connection, op.provider, *(one.key for one in scopes)) is not None,
         ):
             case admission.Hold() as hold:
                 if not roster.left_to_others(connection, op, hold.waiting_for, self._liveness):
@@ -151,19 +160,18 @@ class Ledger:
                 self._apply(connection, op, ended, audit.Code.ENDED, now.wall, holding)
                 return True
             case admission.Admit() as admitted:
-                return self._permit(connection, op, admitted, key, scope, holding, now)
+                return self._permit(connection, op, admitted, holding, parent, now, host)
 
     def _permit(
         self,
         connection: Connection,
         op: Operation,
         admitted: admission.Admit,
-        key: str,
-        scope: Scope,
         holding: Holding,
+        parent: Operation | None,
         now: Moment,
+        host: str,
     ) -> Reserved | bool:
-        parent = load(connection, op.parent_id) if op.parent_id is not None else None
         try:
             request = self._request(connection, op, holding, parent, admitted)
         except RenderError as error:
@@ -200,9 +208,10 @@ class Ledger:
                 "trigger": str(trigger),
                 "authorisation": op.authorisation,
                 "send_by": admitted.send_by,
-                "scope": key,
+                "scope": [one.key for one in admitted.taken],
             },
         )
+        hold_until = admitted.send_by + admitted.timeout + admission.SETTLING
         connection.execute(
             sa.insert(attempts),
             {
@@ -214,16 +223,16 @@ class Ledger:
                 "authorisation": op.authorisation,
                 "owner": self.owner,
                 "fence": after.fence,
-                "scope": key,
+                "scope": admitted.taken[0].key,
                 "reserved_at": now.wall,
                 "reserved_boot": now.boot,
                 "boot_id": now.boot_id,
                 "send_by": admitted.send_by,
-                "hold_until": admitted.send_by + admitted.timeout + admission.SETTLING,
+                "hold_until": hold_until,
                 "request_digest": request_digest(request, holding.action.section),
             },
         )
-        register.take_token(connection, key, admitted.theoretical_arrival, now.wall)
+        register.take(connection, attempt_id, admitted, op, host, now.wall, hold_until)
         permit = Permit(
             attempt_id=attempt_id,
             operation_id=op.id,
@@ -234,7 +243,7 @@ class Ledger:
             provider=op.provider,
             account=op.account,
         )
-        return Reserved(after, permit, request, holding, parent)
+        return Reserved(after, permit, request, holding, parent, host)
 
     def _request(
         self,
@@ -261,6 +270,10 @@ class Ledger:
 
     def _hold(self, connection: Connection, op: Operation, hold: admission.Hold, now: int) -> None:
         until = max(hold.until, now + 1)
+        if hold.queue is not None:
+            queueing.hold(connection, hold.queue, op, now, firm=hold.firm)
+        elif op.waiting_for in (WaitingFor.SCOPE, WaitingFor.SLOT):
+            queueing.leave(connection, op.id, now)
         if op.waiting_for is hold.waiting_for and op.delay_source is hold.source:
             move_next(connection, op, until, now, hold.waiting_for)
             return
@@ -311,6 +324,9 @@ class Ledger:
             holding,
             body={"attempt": attempt.id},
         )
+        if holding is not None:
+            for key, _ in register.keyed(holding, op):
+                queueing.call_next(connection, key, now.wall, now.wall)
         return True
 
     def _lease_over(self, op: Operation, now: Moment) -> bool:
@@ -370,6 +386,7 @@ class Ledger:
         }.get(outcome, audit.Code.NO_ANSWER)
         verdict = with_pending(op, self._verdict(connection, op, reserved.holding, signal, now))
         verdict = watched_already(connection, op, verdict)
+        verdict = limits.exhausted(connection, op, reserved, verdict, signal, now)
         if result is not None and verdict.event is Event.SUCCEEDED:
             verdict = replace(verdict, changes={**verdict.changes, "result": result})
         after = self._apply(
@@ -382,12 +399,9 @@ class Ledger:
             body={"attempt": permit.attempt_id, "elapsed_ms": reply.ended_at - reply.started_at},
         )
         let_go(connection, after)
-        if verdict.scope_until is not None:
-            scope = register.scope_of_attempt(connection, permit.attempt_id)
-            register.block_scope(connection, scope, verdict.scope_until, str(signal.meaning), now)
         if verdict.block_credential and reserved.holding.credential is not None:
             register.refuse_credential(connection, after, reserved.holding, now)
-        register.free_slot(connection, after, now)
+        limits.learn(connection, after, reserved, verdict, signal, reply, now, self._random)
         self._after_cancel(connection, after, now)
         return after
 

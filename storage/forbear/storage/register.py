@@ -2,99 +2,189 @@
 
 from __future__ import annotations
 
-import sqlalchemy as sa
-from sqlalchemy import Connection
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
 
-from forbear.rules import admission
-from forbear.rules.model import Operation, WaitingFor
-from forbear.storage.schema import attempts, credentials, operations, scopes
+import sqlalchemy as sa
+from sqlalchemy import Connection, Row
+
+from forbear.rules import pacing
+from forbear.rules.admission import Admit
+from forbear.rules.contract import Scope
+from forbear.rules.model import Operation
+from forbear.rules.pacing import ScopeState, Shared, scope_key
+from forbear.rules.quotas import Quota
+from forbear.rules.steps import scopes_of
+from forbear.storage import circuits, queueing
+from forbear.storage.schema import attempts, credentials, reservations, scopes
 from forbear.storage.transitions import Holding
 
 _NOW = sa.bindparam("now", type_=sa.BigInteger)
 _KEY = sa.bindparam("scope_key", type_=sa.Text)
 
 _SCOPE = sa.select(scopes).where(scopes.c.key == _KEY)
-_BUSY = sa.select(sa.func.count(), sa.func.min(attempts.c.hold_until)).where(
-    attempts.c.scope == _KEY, attempts.c.closed_at.is_(None), attempts.c.hold_until > _NOW
-)
-_QUEUE = sa.and_(
-    operations.c.provider == sa.bindparam("provider"),
-    operations.c.account == sa.bindparam("account"),
-    operations.c.waiting_for == sa.bindparam("waiting_for"),
-    operations.c.next_at > _NOW,
-)
-_AHEAD = sa.select(sa.func.count()).where(_QUEUE, operations.c.id != sa.bindparam("id"))
-_FIRST = sa.select(operations.c.id).where(_QUEUE).order_by(operations.c.number).limit(1)
-_WAKE = sa.update(operations).where(operations.c.id == sa.bindparam("first")).values(next_at=_NOW)
-_TAKE = (
-    sa.update(scopes)
-    .where(scopes.c.key == _KEY)
-    .values(theoretical_arrival=sa.bindparam("arrival"), updated_at=_NOW)
-)
-_UNTIL = sa.bindparam("until", type_=sa.BigInteger)
-_BLOCK = (
-    sa.update(scopes)
-    .where(scopes.c.key == _KEY)
-    .values(
-        next_allowed_at=sa.case(
-            (scopes.c.next_allowed_at < _UNTIL, _UNTIL), else_=scopes.c.next_allowed_at
-        ),
-        source=sa.bindparam("because"),
-        updated_at=_NOW,
+_OPEN = reservations.join(attempts, attempts.c.id == reservations.c.attempt_id)
+_BUSY = (
+    sa.select(sa.func.count(), sa.func.min(reservations.c.hold_until))
+    .select_from(_OPEN)
+    .where(
+        reservations.c.scope == _KEY,
+        reservations.c.hold_until > _NOW,
+        attempts.c.closed_at.is_(None),
     )
 )
-_SCOPE_OF_ATTEMPT = sa.select(attempts.c.scope).where(attempts.c.id == sa.bindparam("attempt_id"))
+_EXTRA = (
+    sa.select(sa.func.count(), sa.func.min(reservations.c.reserved_at))
+    .select_from(_OPEN)
+    .where(
+        reservations.c.scope == _KEY,
+        reservations.c.extra,
+        reservations.c.reserved_at > sa.bindparam("since", type_=sa.BigInteger),
+        sa.func.coalesce(attempts.c.outcome, "") != "not_sent",
+    )
+)
 
 
-def scope_state(connection: Connection, key: str, op: Operation, now: int) -> admission.ScopeState:
-    """What admission must know of a scope, as it is in this transaction."""
+def keyed(holding: Holding, op: Operation) -> list[tuple[str, Scope]]:
+    """The scopes that an operation counts in, with their keys in the register."""
+    return [
+        (scope_key(scope, op.provider, op.account, op.action), scope)
+        for scope in scopes_of(holding.contract.scopes, op.action)
+    ]
+
+
+def shared(
+    connection: Connection, holding: Holding, op: Operation, host: str, now: int, *, extra: bool
+) -> list[Shared]:
+    """What admission must know of the scopes of `op`, as they are in this transaction."""
+    return [
+        Shared(key, scope, _state(connection, key, scope, op, host, now, extra=extra))
+        for key, scope in keyed(holding, op)
+    ]
+
+
+def _state(
+    connection: Connection,
+    key: str,
+    scope: Scope,
+    op: Operation,
+    host: str,
+    now: int,
+    *,
+    extra: bool,
+) -> ScopeState:
     row = connection.execute(_SCOPE, {"scope_key": key}).first()
-    busy = connection.execute(_BUSY, {"scope_key": key, "now": now}).one()
-    ahead = connection.execute(_AHEAD, {**_queue(op, WaitingFor.SCOPE, now), "id": op.id})
-    return admission.ScopeState(
-        next_allowed_at=row.next_allowed_at if row is not None else 0,
-        theoretical_arrival=row.theoretical_arrival if row is not None else 0,
-        open_attempts=busy[0],
-        next_free_at=busy[1],
-        ahead=ahead.scalar_one(),
+    open_attempts, next_free_at = connection.execute(_BUSY, {"scope_key": key, "now": now}).one()
+    place = queueing.standing(connection, key, op, now)
+    repeated, free_at = 0, None
+    if extra and scope.retry_budget is not None:
+        window = scope.retry_budget[1]
+        asked = {"scope_key": key, "since": now - window}
+        repeated, oldest = connection.execute(_EXTRA, asked).one()
+        free_at = None if oldest is None else oldest + window
+    known = ScopeState(
+        open_attempts=open_attempts,
+        next_free_at=next_free_at,
+        extra=repeated,
+        extra_free_at=free_at,
+        first=place.first,
+        ahead=place.ahead,
+        circuit=circuits.open_circuit(connection, key, host),
+    )
+    return known if row is None else _with_record(known, row)
+
+
+def _with_record(known: ScopeState, row: Row[Any]) -> ScopeState:
+    return replace(
+        known,
+        next_allowed_at=row.next_allowed_at,
+        theoretical_arrival=row.theoretical_arrival,
+        background_arrival=row.background_arrival,
+        remaining=row.remaining,
+        reset_at=row.reset_at,
+        slowed=row.slowed,
+        slowed_at=row.slowed_at,
     )
 
 
-def take_token(connection: Connection, key: str, arrival: int, now: int) -> None:
-    """Move the token bucket of a scope on."""
-    taken = {"scope_key": key, "arrival": arrival, "now": now}
-    if not connection.execute(_TAKE, taken).rowcount:
-        values = {"key": key, "theoretical_arrival": arrival, "updated_at": now}
-        connection.execute(sa.insert(scopes), values)
+def take(
+    connection: Connection,
+    attempt_id: str,
+    admitted: Admit,
+    op: Operation,
+    host: str,
+    now: int,
+    hold_until: int,
+) -> None:
+    """Reserve a slot and a token in each scope, and tell the next in its queue when to look."""
+    queueing.leave(connection, op.id, now, served=True)
+    for one in admitted.taken:
+        row: dict[str, object] = {
+            "attempt_id": attempt_id,
+            "scope": one.key,
+            "reserved_at": now,
+            "hold_until": hold_until,
+            "extra": admitted.extra,
+        }
+        connection.execute(sa.insert(reservations), row)
+        if one.probes:
+            circuits.probing(connection, one.key, host, now + admitted.lease)
+        mark: dict[str, object] = {"theoretical_arrival": one.arrival}
+        if one.background_arrival is not None:
+            mark["background_arrival"] = one.background_arrival
+        left = sa.case((scopes.c.remaining > 0, scopes.c.remaining - 1), else_=scopes.c.remaining)
+        _set(connection, one.key, now, mark, remaining=left)
+        queueing.call_next(connection, one.key, one.next_at, now)
 
 
-def block_scope(connection: Connection, key: str, until: int, source: str, now: int) -> None:
-    """Admit nothing of a scope before `until`; an earlier end never shortens a later one."""
-    blocked = {"scope_key": key, "until": until, "because": source, "now": now}
-    if not connection.execute(_BLOCK, blocked).rowcount:
-        values = {"key": key, "next_allowed_at": until, "source": source, "updated_at": now}
-        connection.execute(sa.insert(scopes), values)
+def _set(
+    connection: Connection, key: str, now: int, values: Mapping[str, object], **in_place: object
+) -> None:
+    """Change the record of a scope, which may not be there yet; `in_place` needs one."""
+    update = sa.update(scopes).where(scopes.c.key == key)
+    if not connection.execute(update.values(**values, **in_place, updated_at=now)).rowcount:
+        connection.execute(sa.insert(scopes), {**values, "key": key, "updated_at": now})
 
 
-def scope_of_attempt(connection: Connection, attempt_id: str) -> str:
-    scope: str = connection.execute(_SCOPE_OF_ATTEMPT, {"attempt_id": attempt_id}).scalar_one()
-    return scope
+def block(connection: Connection, key: str, until: int, source: str, now: int) -> None:
+    """Admit nothing of a scope before `until`, and then one at a time, more slowly than before.
 
-
-def free_slot(connection: Connection, op: Operation, now: int) -> None:
-    """Let the oldest operation of this account that waits for a slot look again."""
-    first = connection.execute(_FIRST, _queue(op, WaitingFor.SLOT, now)).scalar()
-    if first is not None:
-        connection.execute(_WAKE, {"first": first, "now": now})
-
-
-def _queue(op: Operation, waiting_for: WaitingFor, now: int) -> dict[str, object]:
-    return {
-        "provider": op.provider,
-        "account": op.account,
-        "waiting_for": str(waiting_for),
-        "now": now,
+    An earlier end never shortens a later one, and nothing that waited leaves in a burst.
+    """
+    row = connection.execute(_SCOPE, {"scope_key": key}).first()
+    seen = ScopeState() if row is None else _with_record(ScopeState(), row)
+    ends = max(seen.next_allowed_at, until)
+    blocked = {
+        "next_allowed_at": ends,
+        "theoretical_arrival": max(seen.theoretical_arrival, ends * 1_000),
+        "slowed": pacing.after_limit(seen, now),
+        "slowed_at": ends,
+        "source": source,
     }
+    _set(connection, key, now, blocked)
+
+
+def slowness(connection: Connection, key: str, now: int) -> int:
+    """How often 429s halved the rate of a scope, as it is now."""
+    row = connection.execute(_SCOPE, {"scope_key": key}).first()
+    return 0 if row is None else pacing.slowness(_with_record(ScopeState(), row), now)
+
+
+def note_quota(connection: Connection, key: str, quota: Quota, now: int) -> None:
+    """Keep what the provider says is left; of two words on one window the smaller counts."""
+    reset_at = now + quota.reset_after
+    row = connection.execute(_SCOPE, {"scope_key": key}).first()
+    left = quota.remaining
+    if row is not None and row.remaining is not None and row.reset_at is not None:
+        same = row.reset_at > now and abs(row.reset_at - reset_at) <= SAME_WINDOW
+        left = min(left, row.remaining) if same else left
+    said = {"remaining": left, "reset_at": reset_at, "source": quota.source}
+    _set(connection, key, now, said)
+
+
+SAME_WINDOW = 1_500
+"""Two resets this close, ms, are the same: providers round to whole seconds."""
 
 
 def refuse_credential(connection: Connection, op: Operation, holding: Holding, now: int) -> None:

@@ -2,16 +2,38 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
+from forbear.rules import steps
 from forbear.rules.contract import Action
+from forbear.rules.facts import facts_of
 from forbear.rules.model import DelaySource, Kind, Operation, Step, Trigger, WaitingFor
-from forbear.rules.ports import Moment
+from forbear.rules.ports import Moment, Outbound, Permit
 from forbear.storage.outcomes import spend
 from forbear.storage.schema import attempts
+from forbear.storage.transitions import Holding
+
+
+@dataclass(frozen=True, slots=True)
+class Reserved:
+    """A committed reservation: one request may leave, once."""
+
+    operation: Operation
+    permit: Permit
+    request: Outbound
+    holding: Holding
+    parent: Operation | None
+    host: str
+    """Where it goes, as circuits know it."""
+
+
+def host_of(op: Operation, holding: Holding, parent: Operation | None) -> str:
+    """The host that the next request of `op` goes to."""
+    facts = facts_of(op, holding.contract, parent)
+    return steps.host_of(holding.contract, steps.request_of(op, holding.action), facts)
 
 
 def counted(op: Operation, step: Step, now: int) -> dict[str, object]:

@@ -48,6 +48,9 @@ def _one_of(column: str, values: type[StrEnum]) -> sa.CheckConstraint:
 
 _FINAL = ", ".join(f"'{state}'" for state in State if state in FINAL)
 LIVE = f"state NOT IN ({_FINAL})"
+UNSENT = "step = 'send' AND state IN ('queued', 'delayed')"
+PLAIN_READ = "kind = 'call' AND request_class = 'read'"
+WRITES = "request_class <> 'read'"
 
 BUDGETS = (
     "status_requests",
@@ -189,8 +192,8 @@ sa.Index(
     operations.c.provider,
     operations.c.account,
     operations.c.action,
-    sqlite_where=sa.text("step = 'send' AND state IN ('queued', 'delayed')"),
-    postgresql_where=sa.text("step = 'send' AND state IN ('queued', 'delayed')"),
+    sqlite_where=sa.text(UNSENT),
+    postgresql_where=sa.text(UNSENT),
 )
 sa.Index("ix_operations_parent", operations.c.parent_id)
 sa.Index(
@@ -199,8 +202,16 @@ sa.Index(
     operations.c.provider,
     operations.c.action,
     operations.c.created_at,
-    sqlite_where=sa.text("kind = 'call' AND request_class = 'read'"),
-    postgresql_where=sa.text("kind = 'call' AND request_class = 'read'"),
+    sqlite_where=sa.text(PLAIN_READ),
+    postgresql_where=sa.text(PLAIN_READ),
+)
+sa.Index(
+    "ix_operations_writes",
+    operations.c.provider,
+    operations.c.account,
+    operations.c.updated_at,
+    sqlite_where=sa.text(WRITES),
+    postgresql_where=sa.text(WRITES),
 )
 sa.Index(
     "uq_operations_key",
@@ -230,8 +241,12 @@ requests = sa.Table(
     sa.Column("operation_id", sa.Text, sa.ForeignKey("operations.id"), primary_key=True),
     sa.Column("request", JSON, nullable=False),
     sa.Column("body", sa.LargeBinary),
+    sa.Column("credential", sa.Text),
 )
-"""The rendered request of each operation, without secrets: what was approved is what runs."""
+"""The rendered request of each operation, without secrets: what was approved is what runs.
+
+`credential` is the keyed fingerprint of the one that the asking process held.
+"""
 
 tasks = sa.Table(
     "tasks",
@@ -240,6 +255,10 @@ tasks = sa.Table(
     sa.Column("task", sa.Text, primary_key=True),
     sa.Index("ix_tasks_task", "task"),
 )
+"""Who wants an operation: each task that asked for it, `NO_TASK` for whoever named none."""
+
+NO_TASK = ""
+"""What holds an operation for a caller without a task: the end of no task ends it."""
 
 ended_tasks = sa.Table(
     "ended_tasks",
@@ -360,8 +379,16 @@ reservations = sa.Table(
     sa.Column("attempt_id", sa.Text, sa.ForeignKey("attempts.id"), primary_key=True),
     sa.Column("scope", sa.Text, primary_key=True),
     sa.Column("reserved_at", sa.BigInteger, nullable=False),
+    sa.Column("hold_until", sa.BigInteger, nullable=False),
     sa.Column("extra", sa.Boolean, nullable=False),
-    sa.Index("ix_reservations_scope", "scope", "reserved_at"),
+    sa.Index("ix_reservations_slots", "scope", "hold_until"),
+)
+sa.Index(
+    "ix_reservations_extra",
+    reservations.c.scope,
+    reservations.c.reserved_at,
+    sqlite_where=sa.text("extra"),
+    postgresql_where=sa.text("extra"),
 )
 """The scopes that an attempt counts in; `extra` ones repeat a request of their operation."""
 
@@ -369,14 +396,18 @@ waits = sa.Table(
     "waits",
     metadata,
     sa.Column("operation_id", sa.Text, sa.ForeignKey("operations.id"), primary_key=True),
-    sa.Column("scope", sa.Text, nullable=False),
+    sa.Column("scope", sa.Text, primary_key=True),
     sa.Column("rank", sa.Integer, nullable=False),
     sa.Column("principal", sa.Text, nullable=False),
     sa.Column("task", sa.Text, nullable=False),
     sa.Column("number", sa.Integer, nullable=False),
+    sa.Column("parked", sa.Boolean, nullable=False, server_default=sa.false()),
     sa.Index("ix_waits_queue", "scope", "rank", "principal", "task", "number"),
 )
-"""The queue of each scope: operations that wait for its next token or slot."""
+"""The queue of each scope: operations that wait for its next request to leave.
+
+A parked place is kept by one that also waits elsewhere, and does not hold up those behind it.
+"""
 
 turns = sa.Table(
     "turns",
@@ -385,7 +416,7 @@ turns = sa.Table(
     sa.Column("rank", sa.Integer, primary_key=True),
     sa.Column("principal", sa.Text, primary_key=True),
     sa.Column("turn", sa.BigInteger, nullable=False),
-    sa.Index("ix_turns_next", "scope", "rank", "turn"),
+    sa.Index("ix_turns_next", "scope", "rank", "turn", unique=True),
 )
 """Principals with work in a queue, by when it is their turn."""
 
@@ -397,7 +428,7 @@ task_turns = sa.Table(
     sa.Column("principal", sa.Text, primary_key=True),
     sa.Column("task", sa.Text, primary_key=True),
     sa.Column("turn", sa.BigInteger, nullable=False),
-    sa.Index("ix_task_turns_next", "scope", "rank", "principal", "turn"),
+    sa.Index("ix_task_turns_next", "scope", "rank", "principal", "turn", unique=True),
 )
 """Tasks of a principal with work in a queue, by when it is their turn."""
 
@@ -410,6 +441,7 @@ circuits = sa.Table(
     sa.Column("open_since", sa.BigInteger),
     sa.Column("probe_at", sa.BigInteger),
     sa.Column("probes", sa.Integer, nullable=False, server_default="0"),
+    sa.Column("page_at", sa.BigInteger),
     sa.Column("case_id", sa.Text),
     sa.Column("updated_at", sa.BigInteger, nullable=False),
 )

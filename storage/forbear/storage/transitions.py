@@ -29,7 +29,7 @@ from forbear.rules.model import (
 )
 from forbear.rules.requests import link
 from forbear.rules.verdicts import Verdict
-from forbear.storage import audit, rows
+from forbear.storage import audit, queueing, rows
 from forbear.storage.errors import LostUpdate
 from forbear.storage.schema import attempts, cases, operations
 
@@ -44,6 +44,10 @@ class Holding:
     """Keyed fingerprint of the credential; None if there is none to be had."""
     version: str | None = None
     """Keyed digest of the very secret in use: what a provider's 401 refuses."""
+
+
+_QUEUED = (WaitingFor.SCOPE, WaitingFor.SLOT)
+"""What an operation waits for in the queue of a scope."""
 
 
 class Ids(Protocol):
@@ -115,13 +119,14 @@ def apply(
         changes |= {"next_at": None, "waiting_for": None, "once": None, "once_until": None}
     changes |= {"state": state, "revision": op.revision + 1, "updated_at": now}
     after = _update(connection, op, changes)
+    if lease is None and op.waiting_for in _QUEUED and after.waiting_for not in _QUEUED:
+        queueing.leave(connection, op.id, now)
     told: dict[str, object] = {"event": str(verdict.event), **verdict.story, **(body or {})}
     if verdict.reason is not None:
         case = _open(connection, after, verdict.reason, now, ids, holding)
         told |= {"reason": str(verdict.reason), "case": case.id}
     elif state is not State.ESCALATED:
-        because = f"the operation is {state}"
-        _close_case(connection, op.id, now, because, keep_approval=after.approve_by is not None)
+        _close_case(connection, op.id, now, f"the operation is {state}", beside=_beside(after))
     if verdict.notice is not None:
         told["notice"] = str(verdict.notice)
     told["set"] = rows.columns(_recorded(op, after))
@@ -281,23 +286,40 @@ def case_text(
     )
 
 
+def _beside(op: Operation) -> tuple[Reason, ...]:
+    """Reasons of cases that an operation may have without being stopped by them."""
+    if op.final:
+        return ()
+    asks = (Reason.APPROVAL_REQUIRED,) if op.approve_by is not None else ()
+    return (Reason.PROVIDER_UNREACHABLE, *asks)
+
+
 def _close_case(
     connection: Connection,
     operation_id: str,
     now: int,
     because: str,
     *,
-    keep_approval: bool = False,
+    beside: tuple[Reason, ...] = (),
 ) -> None:
-    """Close the open case, if any; one that asks for an approval may be kept."""
-    close = _CLOSE_ALL_BUT_APPROVAL if keep_approval else _CLOSE_ALL
-    closed = {"closed_at": now, "closed_because": because, "of": operation_id}
-    connection.execute(close, closed)
+    """Close the open case, if any, unless it has one of the reasons `beside`."""
+    connection.execute(
+        _CLOSE,
+        {
+            "closed_at": now,
+            "closed_because": because,
+            "of": operation_id,
+            "kept": [str(reason) for reason in beside],
+        },
+    )
 
 
-_CLOSE_ALL = (
+_CLOSE = (
     sa.update(cases)
-    .where(cases.c.operation_id == sa.bindparam("of"), cases.c.closed_at.is_(None))
+    .where(
+        cases.c.operation_id == sa.bindparam("of"),
+        cases.c.closed_at.is_(None),
+        cases.c.reason.not_in(sa.bindparam("kept", expanding=True)),
+    )
     .values(closed_at=sa.bindparam("closed_at"), closed_because=sa.bindparam("closed_because"))
 )
-_CLOSE_ALL_BUT_APPROVAL = _CLOSE_ALL.where(cases.c.reason != str(Reason.APPROVAL_REQUIRED))

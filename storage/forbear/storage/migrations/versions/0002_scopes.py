@@ -18,6 +18,7 @@ def upgrade() -> None:
         sa.Column("open_since", sa.BigInteger(), nullable=True),
         sa.Column("probe_at", sa.BigInteger(), nullable=True),
         sa.Column("probes", sa.Integer(), server_default="0", nullable=False),
+        sa.Column("page_at", sa.BigInteger(), nullable=True),
         sa.Column("case_id", sa.Text(), nullable=True),
         sa.Column("updated_at", sa.BigInteger(), nullable=False),
         sa.PrimaryKeyConstraint("scope", "host", name=op.f("pk_circuits")),
@@ -32,7 +33,7 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("scope", "rank", "principal", "task", name=op.f("pk_task_turns")),
     )
     op.create_index(
-        "ix_task_turns_next", "task_turns", ["scope", "rank", "principal", "turn"], unique=False
+        "ix_task_turns_next", "task_turns", ["scope", "rank", "principal", "turn"], unique=True
     )
     op.create_table(
         "turns",
@@ -42,7 +43,7 @@ def upgrade() -> None:
         sa.Column("turn", sa.BigInteger(), nullable=False),
         sa.PrimaryKeyConstraint("scope", "rank", "principal", name=op.f("pk_turns")),
     )
-    op.create_index("ix_turns_next", "turns", ["scope", "rank", "turn"], unique=False)
+    op.create_index("ix_turns_next", "turns", ["scope", "rank", "turn"], unique=True)
     op.create_table(
         "waits",
         sa.Column("operation_id", sa.Text(), nullable=False),
@@ -51,10 +52,11 @@ def upgrade() -> None:
         sa.Column("principal", sa.Text(), nullable=False),
         sa.Column("task", sa.Text(), nullable=False),
         sa.Column("number", sa.Integer(), nullable=False),
+        sa.Column("parked", sa.Boolean(), server_default=sa.text("0"), nullable=False),
         sa.ForeignKeyConstraint(
             ["operation_id"], ["operations.id"], name=op.f("fk_waits_operation_id")
         ),
-        sa.PrimaryKeyConstraint("operation_id", name=op.f("pk_waits")),
+        sa.PrimaryKeyConstraint("operation_id", "scope", name=op.f("pk_waits")),
     )
     op.create_index(
         "ix_waits_queue", "waits", ["scope", "rank", "principal", "task", "number"], unique=False
@@ -64,13 +66,22 @@ def upgrade() -> None:
         sa.Column("attempt_id", sa.Text(), nullable=False),
         sa.Column("scope", sa.Text(), nullable=False),
         sa.Column("reserved_at", sa.BigInteger(), nullable=False),
+        sa.Column("hold_until", sa.BigInteger(), nullable=False),
         sa.Column("extra", sa.Boolean(), nullable=False),
         sa.ForeignKeyConstraint(
             ["attempt_id"], ["attempts.id"], name=op.f("fk_reservations_attempt_id")
         ),
         sa.PrimaryKeyConstraint("attempt_id", "scope", name=op.f("pk_reservations")),
     )
-    op.create_index("ix_reservations_scope", "reservations", ["scope", "reserved_at"], unique=False)
+    op.create_index(
+        "ix_reservations_extra",
+        "reservations",
+        ["scope", "reserved_at"],
+        unique=False,
+        sqlite_where=sa.text("extra"),
+        postgresql_where=sa.text("extra"),
+    )
+    op.create_index("ix_reservations_slots", "reservations", ["scope", "hold_until"], unique=False)
     op.drop_index(
         op.f("ix_attempts_scope_open"),
         table_name="attempts",
@@ -97,6 +108,15 @@ def upgrade() -> None:
         sqlite_where=sa.text("kind = 'call' AND request_class = 'read'"),
         postgresql_where=sa.text("kind = 'call' AND request_class = 'read'"),
     )
+    op.create_index(
+        "ix_operations_writes",
+        "operations",
+        ["provider", "account", "updated_at"],
+        unique=False,
+        sqlite_where=sa.text("request_class <> 'read'"),
+        postgresql_where=sa.text("request_class <> 'read'"),
+    )
+    op.add_column("requests", sa.Column("credential", sa.Text(), nullable=True))
     op.add_column(
         "scopes",
         sa.Column("background_arrival", sa.BigInteger(), server_default="0", nullable=False),
@@ -109,6 +129,6 @@ def upgrade() -> None:
     op.add_column("scopes", sa.Column("turn", sa.BigInteger(), server_default="0", nullable=False))
     # What is out while the store is upgraded goes on occupying its slot.
     op.execute(
-        "INSERT INTO reservations (attempt_id, scope, reserved_at, extra) "
-        "SELECT id, scope, reserved_at, false FROM attempts WHERE closed_at IS NULL"
+        "INSERT INTO reservations (attempt_id, scope, reserved_at, hold_until, extra) "
+        "SELECT id, scope, reserved_at, hold_until, false FROM attempts WHERE closed_at IS NULL"
     )

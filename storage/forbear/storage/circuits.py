@@ -1,0 +1,139 @@
+"""Outages as the store keeps them: failures of a scope and host, the open circuit, its one case."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from sqlalchemy import Connection
+
+from forbear.rules import outage
+from forbear.rules.model import DelaySource, Operation, Reason
+from forbear.rules.pacing import Circuit
+from forbear.storage import audit
+from forbear.storage.schema import LIVE, cases, circuits, operations
+from forbear.storage.transitions import Holding, Ids, insert_case, open_case
+
+_CIRCUIT = sa.select(circuits).where(
+    circuits.c.scope == sa.bindparam("of_scope"), circuits.c.host == sa.bindparam("of_host")
+)
+_PROBE_AT = sa.select(circuits.c.probe_at).where(
+    circuits.c.scope == sa.bindparam("of_scope"),
+    circuits.c.host == sa.bindparam("of_host"),
+    circuits.c.open_since.is_not(None),
+)
+_HELD = sa.select(operations.c.id, operations.c.number, operations.c.next_at).where(
+    operations.c.provider == sa.bindparam("provider"),
+    operations.c.delay_source == str(DelaySource.CIRCUIT_OPEN),
+    sa.text(LIVE),
+)
+
+
+def open_circuit(connection: Connection, scope: str, host: str) -> Circuit | None:
+    """The circuit of a scope and host, if it is open."""
+    at = connection.execute(_PROBE_AT, {"of_scope": scope, "of_host": host}).scalar()
+    return None if at is None else Circuit(at)
+
+
+def probing(connection: Connection, scope: str, host: str, until: int) -> None:
+    """A probe is out: no other leaves before `until`."""
+    _update(connection, scope, host, probe_at=until)
+
+
+def record(
+    connection: Connection,
+    scope: str,
+    host: str,
+    op: Operation,
+    *,
+    works: bool,
+    spread: int,
+    holding: Holding,
+    now: int,
+    u: float,
+    ids: Ids,
+) -> None:
+    """Note what an attempt says about a host. The first success ends an outage.
+
+    `spread` is the time over which those who waited for its end go on, ms.
+    """
+    row = connection.execute(_CIRCUIT, {"of_scope": scope, "of_host": host}).first()
+    if works:
+        if row is not None and row.open_since is not None:
+            _close(connection, scope, host, row.case_id, op, spread, now)
+        return
+    if row is None:
+        values = {"scope": scope, "host": host, "failures": [now], "updated_at": now}
+        connection.execute(sa.insert(circuits), values)
+        return
+    if row.open_since is not None:
+        probe_at = outage.next_probe(row.probes + 1, now, u)
+        _update(connection, scope, host, probes=row.probes + 1, probe_at=probe_at, updated_at=now)
+        if now >= row.page_at:
+            _tell(connection, scope, host, row.case_id, op, holding, now, ids)
+        return
+    failures = outage.recent(row.failures, now)
+    opens = len(failures) >= outage.FAILURES
+    changes: dict[str, object] = {"failures": failures, "updated_at": now}
+    if opens:
+        page_at = now + outage.PAGE_AFTER
+        changes |= {"open_since": now, "probes": 0, "page_at": page_at}
+        changes["probe_at"] = outage.next_probe(0, now, u)
+        told = {"scope": scope, "host": host}
+        audit.append(connection, None, now, audit.Code.CIRCUIT_OPENED, told)
+    _update(connection, scope, host, **changes)
+
+
+def _update(connection: Connection, scope: str, host: str, **changes: object) -> None:
+    here = sa.and_(circuits.c.scope == scope, circuits.c.host == host)
+    connection.execute(sa.update(circuits).where(here).values(**changes))
+
+
+def _close(
+    connection: Connection,
+    scope: str,
+    host: str,
+    case_id: str | None,
+    op: Operation,
+    spread: int,
+    now: int,
+) -> None:
+    here = sa.and_(circuits.c.scope == scope, circuits.c.host == host)
+    connection.execute(sa.delete(circuits).where(here))
+    connection.execute(
+        sa.update(cases)
+        .where(cases.c.id == case_id, cases.c.closed_at.is_(None))
+        .values(closed_at=now, closed_because="the provider answers again")
+    )
+    told = {"scope": scope, "host": host}
+    audit.append(connection, None, now, audit.Code.CIRCUIT_CLOSED, told)
+    for held in connection.execute(_HELD, {"provider": op.provider}).all():
+        goes_on = outage.let_go(held.number, now, spread)
+        if goes_on < held.next_at:
+            wake = sa.update(operations).where(operations.c.id == held.id)
+            connection.execute(wake.values(next_at=goes_on))
+
+
+def _tell(
+    connection: Connection,
+    scope: str,
+    host: str,
+    case_id: str | None,
+    op: Operation,
+    holding: Holding,
+    now: int,
+    ids: Ids,
+) -> None:
+    """Open the one case of an outage, beside an operation that goes on waiting."""
+    still = sa.select(cases.c.id).where(cases.c.id == case_id, cases.c.closed_at.is_(None))
+    if case_id is not None and connection.execute(still).first() is not None:
+        return
+    if op.final or open_case(connection, op.id) is not None:
+        return
+    case = insert_case(connection, op, Reason.PROVIDER_UNREACHABLE, now, ids, holding)
+    body = {"reason": str(case.reason), "case": case.id, "scope": scope, "host": host}
+    audit.append(connection, op.id, now, audit.Code.CASE_OPENED, body)
+    _update(connection, scope, host, case_id=case.id)
+
+
+def ask_again(connection: Connection, case_id: str, at: int) -> None:
+    """Ask nobody about this outage before `at`."""
+    connection.execute(sa.update(circuits).where(circuits.c.case_id == case_id).values(page_at=at))

@@ -1,0 +1,213 @@
+"""The queue of each scope: who waits for its next request, and whose turn it is (R21).
+
+What a person approved goes first, then what an agent waits for, then background work. Among equals
+the principals take turns, and each principal's tasks take turns among themselves, so that nobody
+waits longer than one round while another has more than its own. A queue is rows: what waits costs
+no memory in any process.
+
+The first of a queue is told when to look again; whoever comes after it has an estimate of its own,
+so that a queue goes on when the process that carried its first is gone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy import Connection
+
+from forbear.rules.model import Operation
+from forbear.rules.pacing import rank_of
+from forbear.storage.schema import operations, scopes, task_turns, tasks, turns, waits
+
+STUCK = 3_000
+"""An operation that is due for so long, ms, is run by nobody: others go before it."""
+
+COUNTED = 10_000
+"""A queue is not counted further than this."""
+
+_SCOPE = sa.bindparam("of_s", type_=sa.Text)
+_RANK = sa.bindparam("of_r", type_=sa.Integer)
+_PRINCIPAL = sa.bindparam("of_p", type_=sa.Text)
+_TASK = sa.bindparam("of_t", type_=sa.Text)
+
+_ID = sa.bindparam("id", type_=sa.Text)
+
+
+def _lane(table: sa.Table) -> sa.ColumnElement[bool]:
+    """The rows of one principal in one queue, among its equals."""
+    return sa.and_(table.c.scope == _SCOPE, table.c.rank == _RANK, table.c.principal == _PRINCIPAL)
+
+
+_MINE = sa.select(waits).where(waits.c.operation_id == _ID)
+_OTHERS = (
+    sa.select(sa.literal(1)).where(waits.c.scope == _SCOPE, waits.c.operation_id != _ID).limit(1)
+)
+_CALLERS = (
+    sa.select(turns.c.rank, turns.c.principal)
+    .where(turns.c.scope == _SCOPE)
+    .order_by(turns.c.rank, turns.c.turn)
+)
+_TASKS = sa.select(task_turns.c.task).where(_lane(task_turns)).order_by(task_turns.c.turn)
+_FIRST = (
+    sa.select(waits.c.operation_id, waits.c.rank, operations.c.next_at)
+    .join(operations, operations.c.id == waits.c.operation_id)
+    .where(
+        _lane(waits),
+        waits.c.task == _TASK,
+        sa.or_(
+            waits.c.operation_id == _ID,
+            sa.and_(waits.c.parked.is_(False), operations.c.next_at > sa.bindparam("stuck")),
+        ),
+    )
+    .order_by(waits.c.number)
+    .limit(1)
+)
+_FIRST_TASK = sa.select(sa.func.min(tasks.c.task)).where(tasks.c.operation_id == _ID)
+_NEXT_TURN = (
+    sa.update(scopes)
+    .where(scopes.c.key == _SCOPE)
+    .values(turn=scopes.c.turn + 1)
+    .returning(scopes.c.turn)
+)
+_OF_CALLER, _OF_TASK = _lane(turns), sa.and_(_lane(task_turns), task_turns.c.task == _TASK)
+_ANY_OF_TASK = sa.select(sa.literal(1)).where(_lane(waits), waits.c.task == _TASK).limit(1)
+_ANY_OF_CALLER = sa.select(sa.literal(1)).where(_lane(waits)).limit(1)
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Where an operation stands in a queue."""
+
+    first: bool
+    ahead: int
+
+
+def standing(connection: Connection, scope: str, op: Operation, now: int) -> Standing:
+    """Where `op` stands in the queue of a scope; a newcomer stands behind its equals."""
+    if connection.execute(_OTHERS, {"of_s": scope, "id": op.id}).first() is None:
+        return Standing(first=True, ahead=0)
+    first = _first(connection, scope, now, op.id)
+    if first is None or first["operation_id"] == op.id or first["rank"] > rank_of(op):
+        return Standing(first=True, ahead=0)
+    return Standing(first=False, ahead=_ahead(connection, scope, op))
+
+
+def _first(connection: Connection, scope: str, now: int, id: str = "") -> sa.RowMapping | None:
+    """Whose turn it is. What is parked or runs nowhere is passed over, unless it is `id` itself."""
+    for rank, principal in connection.execute(_CALLERS, {"of_s": scope}).all():
+        lane = {"of_s": scope, "of_r": rank, "of_p": principal}
+        for (task,) in connection.execute(_TASKS, lane):
+            asked = {**lane, "of_t": task, "id": id, "stuck": now - STUCK}
+            first = connection.execute(_FIRST, asked).mappings().first()
+            if first is not None:
+                return first
+    return None
+
+
+def _ahead(connection: Connection, scope: str, op: Operation) -> int:
+    """About how many are served before `op`: a round for each of its own task before it."""
+    rank = rank_of(op)
+    here = waits.c.scope == scope
+    before = sa.or_(waits.c.rank < rank, sa.and_(waits.c.rank == rank, waits.c.number < op.number))
+    own = sa.and_(
+        waits.c.rank == rank,
+        waits.c.principal == op.principal,
+        waits.c.task == _first_task(connection, op),
+        waits.c.number < op.number,
+    )
+    lanes = sa.and_(task_turns.c.scope == scope, task_turns.c.rank <= rank)
+    in_order = _count(connection, waits, sa.and_(here, before))
+    own_before = _count(connection, waits, sa.and_(here, own))
+    rounds = (own_before + 1) * _count(connection, task_turns, lanes)
+    return max(1, min(in_order, rounds))
+
+
+def _first_task(connection: Connection, op: Operation) -> str:
+    return connection.execute(_FIRST_TASK, {"id": op.id}).scalar() or ""
+
+
+def _count(connection: Connection, table: sa.Table, condition: sa.ColumnElement[bool]) -> int:
+    some = sa.select(sa.literal(1)).select_from(table).where(condition).limit(COUNTED).subquery()
+    counted: int = connection.execute(sa.select(sa.func.count()).select_from(some)).scalar_one()
+    return counted
+
+
+def hold(connection: Connection, scope: str, op: Operation, now: int, *, firm: bool) -> None:
+    """Let `op` wait in the queue of a scope. A place that it holds there is kept.
+
+    Places in other queues are parked, unless the wait is `firm`: a short one whose end is known,
+    for which those other queues wait as well. Otherwise two busy scopes might never have room for
+    the same request at the same time.
+    """
+    places = _places(connection, op.id)
+    for place in places:
+        parked = place.scope != scope and not firm
+        if place.rank != rank_of(op):
+            leave(connection, op.id, now)
+            places = []
+            break
+        if place.parked != parked:
+            here = sa.and_(waits.c.operation_id == op.id, waits.c.scope == place.scope)
+            connection.execute(sa.update(waits).where(here).values(parked=parked))
+            if parked:
+                call_next(connection, place.scope, now, now)
+    if all(place.scope != scope for place in places):
+        _enter(connection, scope, op, now)
+
+
+def _enter(connection: Connection, scope: str, op: Operation, now: int) -> None:
+    task, rank = _first_task(connection, op), rank_of(op)
+    place = {"scope": scope, "rank": rank, "principal": op.principal}
+    connection.execute(
+        sa.insert(waits), {**place, "operation_id": op.id, "task": task, "number": op.number}
+    )
+    lane = {"of_s": scope, "of_r": rank, "of_p": op.principal, "of_t": task}
+    if connection.execute(sa.select(turns.c.turn).where(_OF_CALLER), lane).first() is None:
+        turn = _next_turn(connection, scope, now)
+        connection.execute(sa.insert(turns), {**place, "turn": turn})
+    if connection.execute(sa.select(task_turns.c.turn).where(_OF_TASK), lane).first() is None:
+        turn = _next_turn(connection, scope, now)
+        connection.execute(sa.insert(task_turns), {**place, "task": task, "turn": turn})
+
+
+def _places(connection: Connection, operation_id: str) -> list[Any]:
+    return list(connection.execute(_MINE, {"id": operation_id}).all())
+
+
+def leave(connection: Connection, operation_id: str, now: int, *, served: bool = False) -> None:
+    """Give up all places of an operation. Who was served goes to the end of the round."""
+    for place in _places(connection, operation_id):
+        lane = {"of_s": place.scope, "of_r": place.rank, "of_p": place.principal}
+        lane["of_t"] = place.task
+        mine = sa.and_(waits.c.operation_id == operation_id, waits.c.scope == place.scope)
+        connection.execute(sa.delete(waits).where(mine))
+        if connection.execute(_ANY_OF_TASK, lane).first() is None:
+            connection.execute(sa.delete(task_turns).where(_OF_TASK), lane)
+        elif served:
+            turn = _next_turn(connection, place.scope, now)
+            connection.execute(sa.update(task_turns).where(_OF_TASK).values(turn=turn), lane)
+        if connection.execute(_ANY_OF_CALLER, lane).first() is None:
+            connection.execute(sa.delete(turns).where(_OF_CALLER), lane)
+        elif served:
+            turn = _next_turn(connection, place.scope, now)
+            connection.execute(sa.update(turns).where(_OF_CALLER).values(turn=turn), lane)
+        if not served:
+            call_next(connection, place.scope, now, now)
+
+
+def call_next(connection: Connection, scope: str, at: int, now: int) -> None:
+    """Let the first of a queue look again at `at`, if it would look later."""
+    first = _first(connection, scope, now)
+    if first is not None and first["next_at"] > at:
+        wake = sa.update(operations).where(operations.c.id == first["operation_id"])
+        connection.execute(wake.values(next_at=max(at, now)))
+
+
+def _next_turn(connection: Connection, scope: str, now: int) -> int:
+    turn = connection.execute(_NEXT_TURN, {"of_s": scope}).scalar()
+    if turn is None:
+        connection.execute(sa.insert(scopes), {"key": scope, "turn": 1, "updated_at": now})
+        turn = 1
+    return int(turn)
