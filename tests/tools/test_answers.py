@@ -90,6 +90,7 @@ def test_the_full_record_has_the_documented_shape() -> None:
             "attempts": {"used": 1, "max": 1},
             "wait_seconds": {"used": 1.5, "max": 120},
             "lookups": {"used": 0, "max": 6},
+            "pages": None,
         },
         "provider_job": {
             "id": "exp_71c",

@@ -15,7 +15,7 @@ from hashlib import sha256
 from urllib.parse import parse_qsl, quote, unquote
 
 from forbear.rules.contract import Action, Call, Paging
-from forbear.rules.model import Budget, Operation
+from forbear.rules.model import Budget, Operation, State
 from forbear.rules.ports import Json, Outbound
 from forbear.rules.reading import Answer, source_name, text_at, value_at
 from forbear.rules.requests import RenderError, json_text
@@ -197,6 +197,16 @@ def repeats(op: Operation) -> bool:
     """Whether the next request of the action itself would be one that was already tried."""
     progress = Progress.of(op)
     return op.attempts.used > (0 if progress is None else progress.attempts)
+
+
+def reads_on(op: Operation) -> bool:
+    """Whether a read has pages and goes for the next, of which no attempt has failed."""
+    progress = Progress.of(op)
+    if progress is None or not progress.pages:
+        return False
+    out = 1 if op.state is State.SENDING else 0
+    live = op.state in (State.DELAYED, State.SENDING)
+    return live and op.attempts.used == progress.attempts + out
 
 
 # --- requests and results -------------------------------------------------------------------

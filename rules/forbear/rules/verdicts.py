@@ -357,6 +357,6 @@ def _after_page(
     seen |= {"search": turned.progress.kept()}
     if not turned.goes_on:
         return Verdict(Event.SUCCEEDED, {**seen, **REST, "validated": True}, story=story)
-    may = op.attempts.used + contract.classes[op.request_class].max_attempts
+    may = op.attempts.used + contract.attempts(op.request_class)
     seen["attempts"] = replace(op.attempts, max=max(op.attempts.max, may))
     return Verdict(Event.POSTPONED, {**seen, **REST, "next_at": now}, story=story)

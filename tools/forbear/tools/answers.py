@@ -13,7 +13,9 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSche
 
 from forbear.rules import model
 from forbear.rules.model import Certainty, DelaySource, Kind, Reason, State, WaitingFor
+from forbear.rules.paging import Progress
 from forbear.tools import endings
+from forbear.tools.phrases import cut_short, pages_read
 from forbear.tools.record import Record
 from forbear.tools.texts import next_step
 from forbear.tools.times import rfc3339
@@ -57,6 +59,7 @@ class Budgets(_Closed):
     attempts: Used
     wait_seconds: UsedSeconds
     lookups: Used
+    pages: Annotated[Used | None, Field(description="Of a read of several pages.")]
 
 
 class ProviderJob(_Closed):
@@ -271,10 +274,10 @@ def _describe(record: Record) -> Operation:
         http=_http(operation),
         wire=Wire(sent=operation.sent, answered=operation.answered, certainty=operation.certainty),
         result=dict(operation.result) if operation.result is not None else None,
-        failure=dict(operation.failure) if operation.failure is not None else None,
+        failure=_failure(operation),
         escalation=_escalation(record.case, record.decide_at) if record.case else None,
         notices=list(operation.notices),
-        advice=record.advice,
+        advice=" ".join(filter(None, (record.advice, cut_short(operation)))) or None,
         validated=operation.validated,
         idempotency_key=operation.key,
         fingerprint=f"hmac-sha256:{operation.intent}",
@@ -302,7 +305,16 @@ def _next_check(record: Record) -> int | None:
     return operation.next_at if planned else None
 
 
+def _failure(operation: model.Operation) -> Data | None:
+    """What went wrong; of a read of several pages also how many were read before."""
+    if operation.failure is None:
+        return None
+    pages = pages_read(operation)
+    return {**operation.failure, **({} if pages is None else {"pages_read": pages.used})}
+
+
 def _budgets(operation: model.Operation) -> Budgets:
+    progress = Progress.of(operation)
     return Budgets(
         status_requests=_used(operation.status_requests),
         transport_failures=_used(operation.transport_failures),
@@ -312,6 +324,7 @@ def _budgets(operation: model.Operation) -> Budgets:
             used=_seconds(operation.wait.used), max=_seconds(operation.wait.max)
         ),
         lookups=_used(operation.lookups),
+        pages=None if progress is None else _used(progress.budget),
     )
 
 

@@ -27,6 +27,7 @@ from forbear.rules.model import (
     Step,
     WaitingFor,
 )
+from forbear.rules.paging import reads_on
 from forbear.rules.ports import Clock, Random
 from forbear.rules.requests import link
 from forbear.rules.sameness import Duplicate, KeyConflict
@@ -610,8 +611,9 @@ def _submission_answered(op: Operation) -> bool:
 
 
 def _call_answered(op: Operation) -> bool:
-    """A call is over, or its next step is the schedule's."""
-    return op.approve_by is not None or op.state not in (State.QUEUED, State.SENDING)
+    """A call is over, or its next step is the schedule's; a read that reads on is neither."""
+    goes_on = reads_on(op) or op.state in (State.QUEUED, State.SENDING)
+    return op.approve_by is not None or not goes_on
 
 
 def _at_rest(op: Operation) -> bool:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import assert_never
 
-from forbear.rules.model import Kind, Operation, RequestClass
+from forbear.rules.model import Budget, Kind, Operation, RequestClass
+from forbear.rules.paging import Cut, Progress
 from forbear.tools.record import Record
 from forbear.tools.times import clock_time
 from forbear.tools.untrusted import clip
@@ -133,6 +134,28 @@ def label_of(operation: Operation) -> str:
 
 def lower(sentence: str) -> str:
     return sentence[0].lower() + sentence[1:]
+
+
+def pages_read(operation: Operation) -> Budget | None:
+    """Pages that a read has and may have; None if it has none or is no such read."""
+    progress = Progress.of(operation)
+    return progress.budget if progress is not None and progress.pages else None
+
+
+def cut_short(operation: Operation) -> str | None:
+    """Why a read ended before all its pages were read, as a sentence; None if it did not."""
+    cut = (operation.result or {}).get("cut")
+    if cut not in set(Cut):
+        return None
+    pages = (operation.result or {}).get("pages")
+    return f"Only a part, {pages} page{'' if pages == 1 else 's'}: {_CUTS[Cut(cut)]}."
+
+
+_CUTS = {
+    Cut.CYCLE: "the provider's next cursor leads back to a page that was read",
+    Cut.BUDGET: "the contract allows no more in one read",
+    Cut.NO_CURSOR: "the provider says that there is more, but not where",
+}
 
 
 # --- places and times ------------------------------------------------------------------------

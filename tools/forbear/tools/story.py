@@ -18,6 +18,7 @@ from typing import Any, assert_never
 
 from forbear.rules.escalations import length
 from forbear.rules.model import AuditEvent, DelaySource, Kind, State, Step
+from forbear.rules.paging import Cut
 from forbear.storage.audit import Code
 from forbear.tools.times import clock_time, rfc3339
 from forbear.tools.untrusted import clip
@@ -62,7 +63,10 @@ def receipt(events: Sequence[AuditEvent]) -> str:
     unsent = sum(scene.code is Code.NOT_SENT for scene in scenes)
     silent = sum(scene.code in (Code.NO_ANSWER, Code.LOST) for scene in left)
     kind = Kind(scenes[0].after.get("kind", Kind.JOB))
+    pages = sum("page" in scene.body and scene.step is Step.SEND for scene in left)
     parts = [_count(sends, _SENT_AS[kind])]
+    if pages:
+        parts.append(_count(pages, "page"))
     if kind is Kind.JOB:
         parts.append(_count(sum(scene.step is Step.STATUS for scene in left), "check"))
     if lookups:
@@ -72,8 +76,17 @@ def receipt(events: Sequence[AuditEvent]) -> str:
         parts.append(f"{silent} without an answer")
     if unsent:
         parts.append(f"{unsent} not sent")
-    parts += [_count(max(0, sends - 1), "repeat"), _span(events[-1].at - events[0].at)]
+    parts += [
+        _count(max(0, sends - _first_tries(left)), "repeat"),
+        _span(events[-1].at - events[0].at),
+    ]
     return " · ".join(parts)
+
+
+def _first_tries(left: Sequence[_Scene]) -> int:
+    """Requests of the action that tried something new: the first, and the first of each page."""
+    sends = [scene for scene in left if scene.step is Step.SEND]
+    return 1 + sum("page" in scene.body for scene in sends[:-1])
 
 
 _SENT_AS = {Kind.JOB: "submit", Kind.CALL: "call", Kind.RESULT: "fetch", Kind.CANCEL: "cancel"}
@@ -303,7 +316,10 @@ def _answered(scene: _Scene, verb: str) -> str:
     body = scene.body
     if body.get("event") == "accepted":
         return _submitted(scene)
-    parts = [verb]
+    page = f"read page {body.get('page')} of at most {body.get('most')}"
+    parts = [page if "page" in body and scene.step is Step.SEND else verb]
+    if body.get("cut") in _CUTS:
+        parts.append(_CUTS[body["cut"]])
     http, state = body.get("http"), body.get("state")
     if http not in (None, 200):
         parts.append(_status(scene))
@@ -327,6 +343,13 @@ _MEANINGS = {
     "mismatch": "about another job or account",
     "untracked": "taken, but without what its status needs",
     "already_terminal": "already over",
+}
+
+
+_CUTS = {
+    str(Cut.CYCLE): "whose next cursor was used before, so the rest is left out",
+    str(Cut.BUDGET): "the last that is allowed, so the rest is left out",
+    str(Cut.NO_CURSOR): "which says that there is more, but not where",
 }
 
 
@@ -458,7 +481,8 @@ def _next(scene: _Scene) -> str:
     polls = scene.after.get("step") == Step.STATUS
     source = scene.after.get("delay_source")
     words = f" from {_SOURCES.get(str(source), source)}" if source is not None else ""
-    return f"next {'poll' if polls else 'try'} {scene.time(at)}{words}"
+    pages = "page" in scene.body and scene.step is Step.SEND
+    return f"next {'poll' if polls else 'page' if pages else 'try'} {scene.time(at)}{words}"
 
 
 _SOURCES = {

@@ -20,6 +20,7 @@ from forbear.rules.model import (
     Step,
     WaitingFor,
 )
+from forbear.rules.paging import reads_on
 from forbear.tools import endings
 from forbear.tools.phrases import (
     LIMIT,
@@ -31,6 +32,7 @@ from forbear.tools.phrases import (
     is_read,
     label_of,
     lower,
+    pages_read,
     patience_is_over,
     provider_of,
     thing,
@@ -203,7 +205,20 @@ def _sending(record: Record) -> Advice:
             "sent.",
             brief="On its way; nothing more is sent after it.",
         )
+    if reads_on(record.operation):
+        return _reading(record)
     return wait(record, "On its way; no answer yet.", "A late answer is still recorded.")
+
+
+def _reading(record: Record) -> Advice:
+    """Between two pages of a read, or while the next is on its way."""
+    pages, at = pages_read(record.operation), due(record)
+    read = f"{pages.used} of at most {pages.max} pages are read" if pages is not None else ""
+    return wait(
+        record,
+        f"{read}; Forbear reads on{' ' + at if at else ''}.",
+        "Another route shares the same limits.",
+    )
 
 
 def _waiting(record: Record) -> Advice:
@@ -250,6 +265,8 @@ def _delayed(record: Record) -> Advice:
     operation = record.operation
     if operation.delay_source is DelaySource.CIRCUIT_OPEN:
         return _outage(record)
+    if reads_on(operation):
+        return _reading(record)
     at = due(record)
     return wait(
         record,

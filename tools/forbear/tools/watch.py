@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from forbear.rules.model import Operation
+from forbear.rules.model import Operation, State
+from forbear.rules.paging import reads_on
 from forbear.rules.ports import Clock
 from forbear.storage.store import Store
 from forbear.tools.desk_port import Report
@@ -62,10 +63,13 @@ class Watch:
         return after
 
     async def news(self, op: Operation) -> object:
-        """All that counts as news: state, provider state, progress, case and result."""
+        """All that counts as news: state, provider state, progress, case and result.
+
+        From one page of a read to the next nothing is new.
+        """
         case = await self._store.read.open_case(op.id)
         return (
-            op.state,
+            State.SENDING if reads_on(op) else op.state,
             op.provider_state,
             op.progress,
             None if case is None else (case.id, case.revision),
