@@ -147,10 +147,14 @@ async def test_a_read_is_tried_again_after_what_may_pass(tmp_path: Path, step: S
         assert on.count(READ) == 2
 
 
-@pytest.mark.requirement("R06")
+@pytest.mark.requirement("R06", "R27")
 @pytest.mark.parametrize(
     ("step", "last"),
-    [(Answer(503), ", last answer 503"), (Answer(500), ", last answer 500"), (Drop("after"), "")],
+    [
+        (Answer(503), "last answer 503"),
+        (Answer(500), "last answer 500"),
+        (Drop("after"), "no answer to the last"),
+    ],
     ids=["503", "500", "no answer"],
 )
 async def test_a_read_without_an_answer_ends_after_its_tries_and_says_so(
@@ -163,7 +167,7 @@ async def test_a_read_without_an_answer_ends_after_its_tries_and_says_so(
         assert (ended["state"], ended["escalation"]) == ("failed", None)
         waited = int(ended["budgets"]["wait_seconds"]["used"])
         assert 0 < waited <= 90
-        assert f"Final: 4 tries, {waited} s waited{last}; no usable answer." in ended["next_step"]
+        assert f"Final: sent 4 times, {waited} s waited, {last}." in ended["next_step"]
         assert ended["budgets"]["attempts"] == {"used": 4, "max": 4}
         await on.passes(10 * MINUTE)
         assert on.count(READ) == 4
@@ -290,7 +294,7 @@ async def test_a_wait_that_cannot_be_kept_ends_the_read_at_once(
         told = await customer(on, deadline_seconds=deadline)
 
         assert (told["state"], on.count(READ)) == ("failed", 1)
-        assert told["next_step"].startswith("Final: 1 try, 0 s waited, last answer")
+        assert told["next_step"].startswith("Final: sent once, 0 s waited, last answer")
         assert "Do not" in told["next_step"]
         assert len(told["next_step"]) <= 300
 

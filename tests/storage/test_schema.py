@@ -215,5 +215,5 @@ def test_the_audit_trail_is_only_appended_to(house: House) -> None:
 
 def test_a_request_belongs_to_an_operation(house: House) -> None:
     house.send(house.new(), ACCEPTED)
-    forbidden(house, "INSERT INTO requests VALUES ('op_no', '{}', NULL)", "FOREIGN KEY")
+    forbidden(house, "INSERT INTO requests VALUES ('op_no', '{}', NULL, NULL)", "FOREIGN KEY")
     forbidden(house, "INSERT INTO tasks VALUES ('op_no', 'month-end')", "FOREIGN KEY")

@@ -490,22 +490,21 @@ def test_a_read_that_was_refused_after_a_retry_is_refused_all_the_same() -> None
 
 
 def test_a_spent_read_says_tries_time_last_answer_and_when_it_can_be_tried_again() -> None:
-    text = next_step(read(**SPENT, failure={"retry_at": "2026-11-30T10:25:00Z"}))
+    text = next_step(read(**SPENT, failure={"retry_at": AS_OF + 5 * MINUTE + 1}))
 
     assert text == (
-        "Final: 4 tries, 12 s waited, last answer 503; no usable answer. It can be tried again "
-        "after 2026-11-30T10:25:00Z. Tell the user, then do other work or end your turn. "
-        "Do not ask before that, nor another way."
+        "Final: sent 4 times, 12 s waited, last answer 503. Asking again sends nothing before "
+        "10:25:15Z. Tell the user, then do other work or end your turn. Do not try it another way."
     )
 
 
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"not_before": AS_OF + 5 * MINUTE}, "tried again after 10:25:14Z."),
-        ({"not_before": AS_OF - MINUTE}, "Do not try it another way."),
-        ({"failure": {"retry_at": "2026-11-30T10:19:00Z"}}, "Do not try it another way."),
-        ({"failure": {"retry_at": "ask me later"}}, "Do not try it another way."),
+        ({"failure": {"retry_at": AS_OF + 5 * MINUTE}}, "sends nothing before 10:25:15Z."),
+        ({"failure": {"retry_at": AS_OF}}, "last answer 503. It may be asked for again."),
+        ({"failure": {"retry_at": "ask me later"}}, "503. It may be asked for again."),
+        ({"answered": False}, "12 s waited, no answer to the last. It may"),
     ],
 )
 def test_a_time_to_try_again_is_said_only_if_it_is_known_and_ahead(

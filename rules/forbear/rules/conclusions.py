@@ -121,9 +121,9 @@ def seen_in_lookup(signal: Signal, now: int) -> Changes:
     return seen
 
 
-def failure_of(signal: Signal) -> Changes:
+def failure_of(signal: Signal, **more: object) -> Changes:
     """The provider's own words about a failure, or how the request went astray."""
-    detail: dict[str, object] = {}
+    detail: dict[str, object] = {**more}
     if signal.failure_code is not None:
         detail["code"] = signal.failure_code
     message = signal.failure_message or _undelivered(signal)

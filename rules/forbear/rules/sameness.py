@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from forbear.rules.model import Certainty, Kind, Operation, RequestClass, State
@@ -105,6 +105,50 @@ def _judge_result(ask: Ask, same_intent: Sequence[Operation]) -> Sameness:
         ):
             return Join(op)
     return New()
+
+
+def answered_by(
+    earlier: Sequence[Operation],
+    now: int,
+    *,
+    coalesce: int | None,
+    last_write: int | None,
+    own: Collection[str],
+) -> Operation | None:
+    """The earlier read that answers an equal one, or None if a request must go out for it.
+
+    `earlier` are the reads of one principal that differ in nothing, newest first; `own` are the
+    ids of those whose failure answers the asker. `coalesce` is how old a shared answer may be, ms;
+    None where freshness matters. `last_write` is when the account was last written to, as far as
+    that may have been applied.
+    """
+    for op in earlier:
+        if coalesce is not None and _shared(op, coalesce, last_write, now):
+            return op
+        if op.state is State.SUCCEEDED:
+            return None  # whatever was read or failed before it is out of date
+        if op.state is State.FAILED and op.id in own and now < _retry_at(op):
+            return op
+    return None
+
+
+def _shared(op: Operation, coalesce: int, last_write: int | None, now: int) -> bool:
+    """Whether the answer that `op` has, or will have, is as good as one asked for now."""
+    if op.final:
+        if op.state is not State.SUCCEEDED or op.http_at is None:
+            return False
+        if not 0 <= now - op.http_at < coalesce:
+            return False
+    elif op.pending is not None:
+        return False  # its end was asked for: it would not be tried again
+    elif op.state is not State.SENDING:
+        return True  # nothing was read yet
+    return last_write is None or (op.sent_at is not None and last_write < op.sent_at)
+
+
+def _retry_at(op: Operation) -> int:
+    stated = (op.failure or {}).get("retry_at")
+    return stated if isinstance(stated, int) else 0
 
 
 def _window(ask: Ask, op: Operation) -> int:

@@ -55,7 +55,12 @@ def open_store(
     Raises:
         StoreUnavailable, StoreTooNew
     """
-    return Store(settings.home, clock or SystemClock(), random or SystemRandom())
+    return Store(
+        settings.home,
+        clock or SystemClock(),
+        random or SystemRandom(),
+        task_limits=settings.task,
+    )
 
 
 @asynccontextmanager

@@ -8,15 +8,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from platformdirs import user_data_path
+
+from forbear.rules.notation import parse_duration
+from forbear.rules.taskbudget import USUAL, TaskLimits
 
 DEFAULT_CONSOLE = "127.0.0.1:8377"
 
 
-KNOWN = ("console", "console_url", "database_url", "log", "operator_token")
-"""The keys of `config.toml`; in the environment each is FORBEAR_ and its name in capitals."""
+KNOWN = ("console", "console_url", "database_url", "log", "operator_token", "task")
+"""The keys of `config.toml`; in the environment each is FORBEAR_ and its name in capitals.
+
+`task` is a table, so it is in the file only.
+"""
 
 
 class BadSettings(ValueError):
@@ -34,6 +40,8 @@ class Settings:
     """The public address used in links."""
     operator_token: str | None = field(default=None, repr=False)
     log: str = "WARNING"
+    task: TaskLimits = USUAL
+    """What each task of an agent may use in all."""
 
     @property
     def contracts(self) -> Path:
@@ -72,6 +80,7 @@ class Settings:
             console_url=(setting("console_url") or f"http://{console}").rstrip("/"),
             operator_token=setting("operator_token"),
             log=_level(setting("log")),
+            task=_task_limits(file.get("task", {}), home / "config.toml"),
         )
 
 
@@ -97,3 +106,26 @@ def _level(name: str | None) -> str:
     if level not in ("DEBUG", "INFO", "WARNING", "ERROR"):
         raise BadSettings(f"FORBEAR_LOG: {name!r} is none of debug, info, warning, error")
     return level
+
+
+def _task_limits(section: object, path: Path) -> TaskLimits:
+    """`[task]`: `max_requests` and `max_open_operations` as numbers, `max_wait` as `"2h"`."""
+    if not isinstance(section, dict):
+        raise BadSettings(f"{path}: task must be a table: [task]")
+    stated = cast(dict[str, object], section)
+    limits: dict[str, int] = {}
+    for name, value in stated.items():
+        if name not in TaskLimits.__slots__:
+            known = ", ".join(TaskLimits.__slots__)
+            raise BadSettings(f"{path}: task.{name} is no setting; there are {known}")
+        try:
+            limits[name] = parse_duration(str(value)) if name == "max_wait" else _count(value)
+        except ValueError as error:
+            raise BadSettings(f"{path}: task.{name}: {error}") from error
+    return TaskLimits(**limits)
+
+
+def _count(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ValueError(f"{value!r} is no number of 1 or more")
+    return value

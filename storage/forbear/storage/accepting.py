@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
 from forbear.rules import breaker, sameness
-from forbear.rules.model import Operation, Reason, WaitingFor
+from forbear.rules.contract import Call
+from forbear.rules.model import Kind, Operation, Reason, RequestClass, WaitingFor
 from forbear.rules.ports import Outbound
-from forbear.storage import audit, rows
+from forbear.rules.taskbudget import TaskFull, TaskLimits
+from forbear.storage import audit, caps, rows
 from forbear.storage.brakes import Paused, paused
+from forbear.storage.caps import ScopeFull, WalkOver
 from forbear.storage.intents import (
     EndedTask,
     add_task,
+    answered_read,
     ended_task,
+    has_task,
     inherit,
     judge,
     plain,
@@ -46,39 +52,103 @@ class Draft:
 class Accepted:
     operation: Operation
     joined: bool
+    items: int = 0
+    """Distinct items that the principal reads one by one where a better call exists."""
 
 
-NotAccepted = sameness.KeyConflict | sameness.Duplicate | breaker.Tripped | EndedTask | Paused
+NotAccepted = (
+    Paused
+    | EndedTask
+    | WalkOver
+    | sameness.KeyConflict
+    | sameness.Duplicate
+    | breaker.Tripped
+    | TaskFull
+    | ScopeFull
+)
 """Why nothing was stored."""
 
 
 def accept(
-    connection: Connection, draft: Draft, holding: Holding, now: int, ids: Ids
+    connection: Connection,
+    draft: Draft,
+    holding: Holding,
+    limits: TaskLimits,
+    now: int,
+    ids: Ids,
 ) -> Accepted | NotAccepted:
-    """Insert, join or refuse. A new operation is `queued` and due at once."""
-    stopped = paused(connection, draft.operation.provider)
+    """Insert, join or refuse. A new operation is `queued` and due at once.
+
+    First what stops every request, then which operation it is, then what would be one too many.
+    """
+    op = draft.operation
+    stopped = paused(connection, op.provider) or _ended(connection, draft)
     if stopped is not None:
         return stopped
-    if draft.task is not None:
-        ended = ended_task(connection, draft.operation.principal, draft.task)
-        if ended is not None:
-            return ended
-    op = draft.operation
+    items = caps.walked(connection, op, holding.action, now)
+    if isinstance(items, WalkOver):
+        return items
     earlier = same_intent(connection, op)
-    match judge(connection, op, draft.repeat, draft.repeat_window, earlier, now):
+    match _sameness(connection, draft, holding, earlier, now):
         case sameness.Join(known):
-            return _join(connection, known, draft.task, now)
+            full = _no_room_to_join(connection, draft, known, limits)
+            return full or _join(connection, known, draft.task, items, now)
         case sameness.KeyConflict() | sameness.Duplicate() as other:
             return other
         case sameness.New(inherits):
-            failing = breaker.tripped(earlier, op.principal, now)
-            return failing or _insert(connection, draft, inherits, holding, now, ids)
+            refused = (
+                breaker.tripped(earlier, op.principal, now)
+                or caps.task_full(connection, op.principal, draft.task, limits)
+                or caps.scope_full(connection, op, holding.contract, now)
+            )
+            return refused or _insert(connection, draft, inherits, holding, items, now, ids)
 
 
-def _join(connection: Connection, known: Operation, task: str | None, now: int) -> Accepted:
-    if task is not None and add_task(connection, known.id, task):
+def _ended(connection: Connection, draft: Draft) -> EndedTask | None:
+    if draft.task is None:
+        return None
+    return ended_task(connection, draft.operation.principal, draft.task)
+
+
+def _sameness(
+    connection: Connection,
+    draft: Draft,
+    holding: Holding,
+    earlier: Sequence[Operation],
+    now: int,
+) -> sameness.Sameness:
+    """Which operation it is. A read has no identity, but an earlier one may answer it."""
+    op, action = draft.operation, holding.action
+    if not _is_read(op):
+        return judge(connection, op, draft.repeat, draft.repeat_window, earlier, now)
+    coalesce = action.coalesce if isinstance(action, Call) else None
+    known = answered_read(connection, op, draft.task, holding.credential, coalesce, now)
+    return sameness.New() if known is None else sameness.Join(known)
+
+
+def _is_read(op: Operation) -> bool:
+    return op.kind is Kind.CALL and op.request_class is RequestClass.READ
+
+
+def _no_room_to_join(
+    connection: Connection, draft: Draft, known: Operation, limits: TaskLimits
+) -> TaskFull | None:
+    """A read that is new to a task is new work of it, shared or not.
+
+    A job or write is joined in any case: who asks must learn that it is there already.
+    """
+    op, task = draft.operation, draft.task
+    if task is None or not _is_read(op) or has_task(connection, known.id, task):
+        return None
+    return caps.task_full(connection, op.principal, task, limits)
+
+
+def _join(
+    connection: Connection, known: Operation, task: str | None, items: int, now: int
+) -> Accepted:
+    if add_task(connection, known.id, task):
         audit.append(connection, known.id, now, audit.Code.JOINED, {"task": task})
-    return Accepted(known, joined=True)
+    return Accepted(known, joined=True, items=items)
 
 
 def _insert(
@@ -86,6 +156,7 @@ def _insert(
     draft: Draft,
     inherits: Operation | None,
     holding: Holding,
+    items: int,
     now: int,
     ids: Ids,
 ) -> Accepted:
@@ -107,10 +178,14 @@ def _insert(
     connection.execute(sa.insert(operations), rows.columns(values))
     connection.execute(
         sa.insert(requests),
-        {"operation_id": op.id, "request": plain(draft.request), "body": draft.request.body},
+        {
+            "operation_id": op.id,
+            "request": plain(draft.request),
+            "body": draft.request.body,
+            "credential": holding.credential,
+        },
     )
-    if draft.task is not None:
-        add_task(connection, op.id, draft.task)
+    add_task(connection, op.id, draft.task)
     stored = must_load(connection, op.id)
     body: dict[str, object] = {"set": rows.columns(recorded(stored))}
     if draft.task is not None:
@@ -120,4 +195,4 @@ def _insert(
         case = insert_case(connection, stored, reason, now, ids, holding)
         body |= {"reason": str(reason), "case": case.id}
     audit.append(connection, op.id, now, audit.Code.ACCEPTED, body)
-    return Accepted(stored, joined=False)
+    return Accepted(stored, joined=False, items=items)

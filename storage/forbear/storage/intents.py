@@ -10,10 +10,19 @@ import sqlalchemy as sa
 from sqlalchemy import Connection
 
 from forbear.rules import sameness
-from forbear.rules.model import Budget, Kind, Operation
+from forbear.rules.model import Budget, Certainty, Kind, Operation, State, Step
 from forbear.rules.ports import Outbound
 from forbear.storage import rows
-from forbear.storage.schema import LIVE, ended_tasks, operations, requests, tasks
+from forbear.storage.schema import (
+    LIVE,
+    NO_TASK,
+    WRITES,
+    attempts,
+    ended_tasks,
+    operations,
+    requests,
+    tasks,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +48,9 @@ def end_task(connection: Connection, principal: str, task: str, why: str, now: i
         connection.execute(sa.insert(ended_tasks), row)
     ended = sa.select(ended_tasks.c.task).where(ended_tasks.c.principal == principal)
     mine = sa.select(tasks.c.operation_id).where(tasks.c.task == task)
-    alive = sa.select(tasks.c.operation_id).where(tasks.c.task.not_in(ended))
+    alive = sa.select(tasks.c.operation_id).where(
+        sa.or_(tasks.c.task == NO_TASK, tasks.c.task.not_in(ended))
+    )
     query = sa.select(operations.c.id).where(
         operations.c.principal == principal,
         sa.text(LIVE),
@@ -93,6 +104,90 @@ def judge(
     return sameness.judge(ask, by_key(connection, op), earlier, now)
 
 
+# --- reads that answer each other -------------------------------------------------------------
+
+
+def answered_read(
+    connection: Connection,
+    op: Operation,
+    task: str | None,
+    credential: str | None,
+    coalesce: int | None,
+    now: int,
+) -> Operation | None:
+    """The earlier read that answers `op`; see `sameness.answered_by`.
+
+    Never one of another principal, account or credential, nor one that ran under another binding
+    or with arguments that do not count for its identity.
+    """
+    earlier = [one for one in _reads(connection, op, credential) if one.arguments == op.arguments]
+    if not earlier:
+        return None
+    since = min((one.sent_at for one in earlier if one.sent_at is not None), default=now)
+    return sameness.answered_by(
+        earlier,
+        now,
+        coalesce=coalesce,
+        last_write=None if coalesce is None else _last_write(connection, op, since, now),
+        own={
+            one.id
+            for one in earlier
+            if one.state is State.FAILED and (task is None or has_task(connection, one.id, task))
+        },
+    )
+
+
+def _reads(connection: Connection, op: Operation, credential: str | None) -> list[Operation]:
+    """Newest first; 20 of them reach back far enough."""
+    query = (
+        sa.select(operations)
+        .join(requests, requests.c.operation_id == operations.c.id)
+        .where(
+            operations.c.intent == op.intent,
+            operations.c.kind == str(op.kind),
+            operations.c.principal == op.principal,
+            operations.c.binding == op.binding,
+            requests.c.credential == credential,
+        )
+        .order_by(operations.c.number.desc())
+        .limit(20)
+    )
+    return [rows.operation(row) for row in connection.execute(query).mappings()]
+
+
+def _last_write(connection: Connection, op: Operation, since: int, now: int) -> int | None:
+    """When the account of `op` was last written to, after `since`, whoever did it.
+
+    A write that is out, or of which nobody knows whether it was applied, may take effect now.
+    """
+    account = sa.and_(
+        operations.c.provider == op.provider, operations.c.account == op.account, sa.text(WRITES)
+    )
+    unsettled = sa.or_(
+        operations.c.state == str(State.SENDING),
+        operations.c.certainty == str(Certainty.MAYBE_APPLIED),
+    )
+    if connection.execute(
+        sa.select(operations.c.id).where(account, sa.text(LIVE), unsettled).limit(1)
+    ).first():
+        return now
+    # What closes an attempt also updates its operation.
+    at: int | None = connection.execute(
+        sa.select(sa.func.max(attempts.c.closed_at))
+        .join(operations, operations.c.id == attempts.c.operation_id)
+        .where(
+            account,
+            operations.c.updated_at >= since,
+            attempts.c.step == str(Step.SEND),
+            attempts.c.certainty.in_([str(Certainty.MAYBE_APPLIED), str(Certainty.APPLIED)]),
+        )
+    ).scalar()
+    return at
+
+
+# --- jobs -------------------------------------------------------------------------------------
+
+
 def watching(connection: Connection, op: Operation, job: str) -> Operation | None:
     """Another operation that is not over and watches this job of the provider."""
     if op.kind is not Kind.JOB:
@@ -126,13 +221,20 @@ def inherit(op: Operation, earlier: Operation) -> Operation:
     )
 
 
-def add_task(connection: Connection, operation_id: str, task: str) -> bool:
-    known = connection.execute(
-        sa.select(tasks.c.task).where(tasks.c.operation_id == operation_id, tasks.c.task == task)
-    ).first()
-    if known is None:
-        connection.execute(sa.insert(tasks), {"operation_id": operation_id, "task": task})
-    return known is None
+def add_task(connection: Connection, operation_id: str, task: str | None) -> bool:
+    """Note who wants an operation, so that it goes on for each; False if that was known."""
+    holder = NO_TASK if task is None else task
+    if has_task(connection, operation_id, holder):
+        return False
+    connection.execute(sa.insert(tasks), {"operation_id": operation_id, "task": holder})
+    return True
+
+
+def has_task(connection: Connection, operation_id: str, task: str) -> bool:
+    query = sa.select(tasks.c.task).where(
+        tasks.c.operation_id == operation_id, tasks.c.task == task
+    )
+    return connection.execute(query).first() is not None
 
 
 def plain(request: Outbound) -> dict[str, object]:

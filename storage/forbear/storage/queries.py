@@ -20,6 +20,7 @@ from forbear.storage.errors import StoreUnavailable
 from forbear.storage.intents import outbound
 from forbear.storage.schema import (
     LIVE,
+    NO_TASK,
     attempts,
     cases,
     credentials,
@@ -147,7 +148,9 @@ class Queries:
         return at
 
     async def tasks_of(self, operation_id: str) -> tuple[str, ...]:
-        query = sa.select(tasks.c.task).where(tasks.c.operation_id == operation_id)
+        query = sa.select(tasks.c.task).where(
+            tasks.c.operation_id == operation_id, tasks.c.task != NO_TASK
+        )
         return tuple(row["task"] for row in await self._rows(query.order_by(tasks.c.task)))
 
     async def children(self, operation_id: str, kind: Kind | None = None) -> list[Operation]:

@@ -12,6 +12,7 @@ from typing import TypeVar
 from sqlalchemy import Connection
 
 from forbear.rules.ports import Clock, Random
+from forbear.rules.taskbudget import USUAL, TaskLimits
 from forbear.storage.brakes import Brakes
 from forbear.storage.database import Database
 from forbear.storage.errors import StoreUnavailable
@@ -30,7 +31,15 @@ class Store:
         StoreUnavailable, StoreTooNew: see `Database`.
     """
 
-    def __init__(self, home: Path, clock: Clock, random: Random, *, file: Path | None = None):
+    def __init__(
+        self,
+        home: Path,
+        clock: Clock,
+        random: Random,
+        *,
+        file: Path | None = None,
+        task_limits: TaskLimits = USUAL,
+    ) -> None:
         self.home = home
         self.path = file or home / "forbear.db"
         try:
@@ -40,7 +49,7 @@ class Store:
         except OSError as error:
             raise StoreUnavailable(f"{error} -> make {home} writable to this user") from error
         self._database = Database(self.path)
-        self.ledger = Ledger(clock, random, self.liveness)
+        self.ledger = Ledger(clock, random, self.liveness, task_limits)
         self.brakes = Brakes(clock)
         self.read = Queries(self._database.readers)
         self._writer = Writer(self._database)

@@ -7,18 +7,17 @@ Both keep two facts apart: `http` (and `wire`) say whether the provider answered
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 
 from forbear.rules import model
 from forbear.rules.model import Certainty, DelaySource, Kind, Reason, State, WaitingFor
-from forbear.rules.paging import Progress
 from forbear.tools import endings
-from forbear.tools.phrases import cut_short, pages_read
 from forbear.tools.record import Record
 from forbear.tools.texts import next_step
-from forbear.tools.times import rfc3339
+from forbear.tools.times import rfc3339, whole_second
 from forbear.tools.untrusted import inert, inert_tree
 
 Time = Annotated[str, WithJsonSchema({"type": "string", "format": "date-time"})]
@@ -59,7 +58,6 @@ class Budgets(_Closed):
     attempts: Used
     wait_seconds: UsedSeconds
     lookups: Used
-    pages: Annotated[Used | None, Field(description="Of a read of several pages.")]
 
 
 class ProviderJob(_Closed):
@@ -274,10 +272,10 @@ def _describe(record: Record) -> Operation:
         http=_http(operation),
         wire=Wire(sent=operation.sent, answered=operation.answered, certainty=operation.certainty),
         result=dict(operation.result) if operation.result is not None else None,
-        failure=_failure(operation),
+        failure=_failure(operation.failure),
         escalation=_escalation(record.case, record.decide_at) if record.case else None,
         notices=list(operation.notices),
-        advice=" ".join(filter(None, (record.advice, cut_short(operation)))) or None,
+        advice=record.advice,
         validated=operation.validated,
         idempotency_key=operation.key,
         fingerprint=f"hmac-sha256:{operation.intent}",
@@ -305,16 +303,7 @@ def _next_check(record: Record) -> int | None:
     return operation.next_at if planned else None
 
 
-def _failure(operation: model.Operation) -> Data | None:
-    """What went wrong; of a read of several pages also how many were read before."""
-    if operation.failure is None:
-        return None
-    pages = pages_read(operation)
-    return {**operation.failure, **({} if pages is None else {"pages_read": pages.used})}
-
-
 def _budgets(operation: model.Operation) -> Budgets:
-    progress = Progress.of(operation)
     return Budgets(
         status_requests=_used(operation.status_requests),
         transport_failures=_used(operation.transport_failures),
@@ -324,7 +313,6 @@ def _budgets(operation: model.Operation) -> Budgets:
             used=_seconds(operation.wait.used), max=_seconds(operation.wait.max)
         ),
         lookups=_used(operation.lookups),
-        pages=None if progress is None else _used(progress.budget),
     )
 
 
@@ -335,6 +323,16 @@ def _used(budget: model.Budget) -> Used:
 def _seconds(milliseconds: int) -> int | float:
     whole, rest = divmod(milliseconds, 1000)
     return milliseconds / 1000 if rest else whole
+
+
+def _failure(failure: Mapping[str, Any] | None) -> Data | None:
+    """What is stored of a failure, with its time as text."""
+    if failure is None:
+        return None
+    told, at = dict(failure), failure.get("retry_at")
+    if isinstance(at, int):
+        told["retry_at"] = rfc3339(whole_second(at))
+    return told
 
 
 def _provider_job(operation: model.Operation) -> ProviderJob | None:

@@ -261,6 +261,14 @@ def use_one_call(contract: Contract, call: Call, items: int) -> Refusal:
     )
 
 
+def better_call(contract: Contract, action: Action, items: int) -> str | None:
+    """Advice from the second item of a walk on: the complete call to use instead."""
+    instead = contract.action(action.instead_of_many or "") if isinstance(action, Call) else None
+    if instead is None or items < 2:
+        return None
+    return f"item {items} one by one in 10 minutes; for many use {_call(contract, instead, None)}"
+
+
 def _unknown(
     contract: Contract,
     name: str,

@@ -13,7 +13,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from forbear.rules.breaker import Tripped
 from forbear.rules.contract import Action, Contract, Job, Request
 from forbear.rules.facts import facts_of
 from forbear.rules.model import (
@@ -30,14 +29,11 @@ from forbear.rules.model import (
 from forbear.rules.paging import reads_on
 from forbear.rules.ports import Clock, Random
 from forbear.rules.requests import link
-from forbear.rules.sameness import Duplicate, KeyConflict
 from forbear.storage.accepting import Accepted, Draft
-from forbear.storage.brakes import Paused
 from forbear.storage.errors import StoreError
-from forbear.storage.intents import EndedTask
 from forbear.storage.store import Store
 from forbear.storage.transitions import Holding
-from forbear.tools import catalogue, drafts, refusals, story
+from forbear.tools import catalogue, declined, drafts, refusals, story
 from forbear.tools.book import Book
 from forbear.tools.desk_port import Page, Report
 from forbear.tools.drafts import Given
@@ -287,7 +283,9 @@ class Desk:
             if isinstance(accepted, Refusal):
                 return accepted
             op = await self._watch.until(accepted.operation, done, waiting)
-            advice = drafts.ignored(limits) if accepted.joined else limits.advice
+            of_limits = drafts.ignored(limits) if accepted.joined else limits.advice
+            of_walk = catalogue.better_call(contract, action, accepted.items)
+            advice = "; ".join(filter(None, (of_limits, of_walk))) or None
             return await self._answer(op, waiting.client, joined=accepted.joined, advice=advice)
         except StoreError:
             return refusals.store_unavailable()
@@ -577,23 +575,9 @@ class Desk:
     async def _accept(self, draft: Draft, holding: Holding) -> Accepted | Refusal:
         ledger = self._store.ledger
         outcome = await self._store.write(lambda c: ledger.accept(c, draft, holding))
-        match outcome:
-            case Accepted():
-                return outcome
-            case KeyConflict(known):
-                return refusals.key_conflict(known.id)
-            case Tripped(_, code, times, until):
-                return refusals.circuit_open(times, code, until, self._clock.now().wall)
-            case Paused(target):
-                return refusals.paused(target)
-            case EndedTask(task, at):
-                return refusals.task_ended(task, at, self._clock.now().wall)
-            case Duplicate(known, own):
-                now = self._clock.now().wall
-                shown = known.id if own else None
-                return refusals.possible_duplicate(
-                    shown, known.state, known.created_at, now, kind=known.kind
-                )
+        if isinstance(outcome, Accepted):
+            return outcome
+        return declined.because(outcome, holding, self._clock.now().wall)
 
 
 # --- states ---------------------------------------------------------------------------------

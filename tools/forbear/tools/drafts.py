@@ -101,7 +101,7 @@ def ignored(asked: Bounds) -> str | None:
     """Advice for one who joined: the operation keeps its own limits."""
     if not asked.asked:
         return None
-    return f"ignored, the running operation keeps its own: {', '.join(asked.asked)}"
+    return f"ignored, the operation keeps its own: {', '.join(asked.asked)}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,15 +15,13 @@ from forbear.tools.phrases import (
     Advice,
     again,
     call_text,
-    cut_short,
     is_read,
     label_of,
-    pages_read,
     parent_call,
     provider_of,
 )
 from forbear.tools.record import Record
-from forbear.tools.times import clock_time, rfc3339
+from forbear.tools.times import clock_time, whole_second
 from forbear.tools.untrusted import word
 
 _UNLESS = "Do not ask for it again unless the user wants it."
@@ -55,14 +53,10 @@ def succeeded(record: Record) -> Advice:
 def _read(operation: Operation, there: str) -> Advice:
     result = operation.result or {}
     part = " It is only a part." if result.get("partial") is True else ""
-    cut = cut_short(operation)
-    if cut is not None:
-        part = f" {cut}"
     place = _place(operation) or "result"
     beginning = " result.preview shows its beginning." if "preview" in result else ""
     said = f"{there} in {place}.{part}"
-    do = "Go on with it." if cut is None else "Tell the user that it is not all."
-    return Advice(f"{said}{beginning}", said, do, _AS_DATA)
+    return Advice(f"{said}{beginning}", said, "Go on with it.", _AS_DATA)
 
 
 def _place(operation: Operation) -> str | None:
@@ -147,7 +141,8 @@ def _action_failed(record: Record) -> Advice:
     operation = record.operation
     provider, coded = provider_of(operation), _coded(operation)
     if operation.certainty is Certainty.NOT_SENT:
-        happened = f"Final: never sent{coded}; nothing happened."
+        tried = f" in {_tries(operation)}" if operation.transport_failures.used else ""
+        happened = f"Final: never sent{coded}{tried}; nothing happened."
         brief = "Final: never sent; nothing happened."
         if is_read(operation):
             return _read_later(record, happened, brief)
@@ -155,29 +150,21 @@ def _action_failed(record: Record) -> Advice:
     if _was_refused(operation):
         undone = "" if is_read(operation) else "; nothing was done"
         names = "failure.message names" if (operation.failure or {}).get("message") else "is wrong"
-        pages = pages_read(operation)
-        what = "it" if pages is None else f"page {pages.used + 1}"
         return Advice(
-            f"Final: {provider} refused {what} with {operation.http_status}{coded}{undone}.",
+            f"Final: {provider} refused it with {operation.http_status}{coded}{undone}.",
             f"Final: refused{undone}.",
             f"Change what {names}, or report it and end your turn.",
             "Do not ask for the same again unchanged.",
         )
     if is_read(operation):
         waited = operation.wait.used // 1000
-        last = f", last answer {operation.http_status}" if operation.http_status else ""
-        pages = pages_read(operation)
-        if pages is not None:
-            return _read_later(
-                record,
-                f"Final: {_times(pages.used, 'page', 'pages')} read, then no usable answer, "
-                f"{waited} s waited{last}; nothing of it is given out.",
-                f"Final: no usable answer after {_times(pages.used, 'page', 'pages')}.",
-            )
-        tries = _times(operation.attempts.used, "try", "tries")
+        sent = operation.attempts.used
+        often = "once" if sent == 1 else f"{sent} times"
+        answered = operation.answered and operation.http_status is not None
+        last = f"last answer {operation.http_status}" if answered else "no answer to the last"
         return _read_later(
             record,
-            f"Final: {tries}, {waited} s waited{last}; no usable answer.",
+            f"Final: sent {often}, {waited} s waited, {last}.",
             "Final: no usable answer after all tries.",
         )
     if operation.certainty is Certainty.NOT_APPLIED:
@@ -199,10 +186,8 @@ def _action_failed(record: Record) -> Advice:
 def _was_refused(operation: Operation) -> bool:
     """Whether the provider's own answer was a definite no: neither slow down nor a breakdown."""
     status = operation.http_status
-    # The pages before it are proven, whatever became of the last one.
-    last_page = pages_read(operation) is not None and status is not None and status >= 400
     return (
-        (operation.certainty is Certainty.NOT_APPLIED or last_page)
+        operation.certainty is Certainty.NOT_APPLIED
         and status is not None
         and status < 500
         and status not in (408, 429)
@@ -212,26 +197,26 @@ def _was_refused(operation: Operation) -> bool:
 def _read_later(record: Record, happened: str, brief: str) -> Advice:
     """A read that may be asked for again, but not before a known time."""
     at = _retry_at(record)
-    when = f" It can be tried again after {at}." if at is not None else ""
+    when = f" Asking again sends nothing before {at}." if at else " It may be asked for again."
     return Advice(
         f"{happened}{when}",
         f"{brief}{when}",
         "Tell the user, then do other work or end your turn.",
-        "Do not ask before that, nor another way." if when else "Do not try it another way.",
+        "Do not try it another way.",
     )
 
 
 def _retry_at(record: Record) -> str | None:
-    """When the same read will be sent again if it is asked for: `failure.retry_at` (RFC 3339,
-    UTC), else the provider's own minimum."""
-    operation = record.operation
-    stated = word(str((operation.failure or {}).get("retry_at", "")))
-    if stated is not None and stated > rfc3339(record.as_of):
-        return stated
-    least = operation.not_before
-    if least is not None and least > record.as_of:
-        return clock_time(least, record.as_of)
-    return None
+    """When the same read will be sent again if it is asked for, if that is ahead."""
+    at = (record.operation.failure or {}).get("retry_at")
+    if not isinstance(at, int) or at <= record.as_of:
+        return None
+    return clock_time(whole_second(at), record.as_of)
+
+
+def _tries(operation: Operation) -> str:
+    """How often it was tried in vain to send it."""
+    return _times(operation.transport_failures.used, "try", "tries")
 
 
 def _coded(operation: Operation) -> str:
@@ -276,11 +261,6 @@ def discarded(record: Record) -> Advice:
             "Tell the user exactly that and end your turn.",
             "Do not do it again, not with a new key, not another way.",
         )
-    pages = pages_read(operation)
-    if pages is not None:
-        read = _times(pages.used, "page", "pages")
-        happened = f"Dropped{why} after {read} of the list; nothing of it is given out."
-        return Advice(happened, f"Dropped after {read}.", END_TURN, _UNLESS)
     if operation.certainty is Certainty.APPLIED or Notice.MAY_STILL_RUN in operation.notices:
         return Advice(
             f"Forbear stopped watching{why}; it may still run at {provider}.",
@@ -291,11 +271,17 @@ def discarded(record: Record) -> Advice:
     return Advice(
         f"Dropped{why}; nothing was done at {provider}."
         if operation.sent
-        else f"Dropped before it was sent{why}; nothing happened.",
+        else f"{_unsent(operation)}{why}; nothing happened.",
         "Dropped; nothing was done.",
         END_TURN,
         _UNLESS,
     )
+
+
+def _unsent(operation: Operation) -> str:
+    if not operation.transport_failures.used:
+        return "Dropped before it was sent"
+    return f"Dropped: {_tries(operation)}, nothing left"
 
 
 def after_end(records: Sequence[Record], *, task: bool) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from forbear.rules.model import Code, Kind, Refusal, State
+from forbear.rules.taskbudget import OPEN_OPERATIONS
 from forbear.tools.phrases import LIMIT, call_text
 from forbear.tools.times import clock_time
 from forbear.tools.untrusted import clip, word
@@ -156,12 +157,13 @@ def not_allowed_in_state(
 
 
 def scope_full(name: str, waiting: int, until: int | None, as_of: int) -> Refusal:
-    """`name` is the provider whose waiting requests have reached their limit."""
+    """`name` is the scope (`provider/scope`) whose waiting requests have reached their limit;
+    `until` is about when the first of them leaves."""
     when = clock_time(until, as_of) if until is not None else None
     return _refuse(
         Code.SCOPE_FULL,
-        f"{clip(name, 32)} already has {waiting} requests waiting"
-        f"{f' until {when}' if when else ''}. Not stored, not sent.",
+        f"{clip(name, 65)} already has {waiting} requests waiting"
+        f"{f', the first until about {when}' if when else ''}. Not stored, not sent.",
         f"Do other work and try once{f' after {when}' if when else ' later'}, or end your turn. "
         "Every other route, key or tool shares this limit.",
     )
@@ -169,6 +171,14 @@ def scope_full(name: str, waiting: int, until: int | None, as_of: int) -> Refusa
 
 def task_full(task: str, what: str, used: int, most: int) -> Refusal:
     """The task's own budget is used up; `what` is `requests`, `seconds of waiting`, …"""
+    if what == OPEN_OPERATIONS:
+        return _refuse(
+            Code.SCOPE_FULL,
+            f"Task {clip(task, 64)} has {used} of at most {most} {what}. Not stored, not sent.",
+            "Do not ask again before some of them are over: "
+            f'operation_status(task="{clip(task, 64)}") lists them. Do not go on under another '
+            "task name.",
+        )
     return _refuse(
         Code.SCOPE_FULL,
         f"Task {clip(task, 64)} has used {used} of its {most} {what}. Not stored, not sent.",

@@ -18,6 +18,11 @@ def rfc3339(at: int) -> str:
     return f"{_utc(at):%Y-%m-%dT%H:%M:%SZ}"
 
 
+def whole_second(at: int) -> int:
+    """The first whole second that is not before `at`: a time to wait for, once it is shown."""
+    return at + -at % 1000
+
+
 def _utc(at: int) -> datetime:
     """A stored time; one outside the calendar is shown as its nearest end."""
     return datetime.fromtimestamp(min(max(at // 1000, 0), _LAST_SECOND), UTC)

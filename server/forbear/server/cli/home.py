@@ -54,7 +54,7 @@ async def opened(home: Settings) -> AsyncIterator[Store]:
     from forbear.server.clock import SystemClock, SystemRandom
     from forbear.storage.store import Store
 
-    store = Store(home.home, SystemClock(), SystemRandom())
+    store = Store(home.home, SystemClock(), SystemRandom(), task_limits=home.task)
     try:
         yield store
     finally:

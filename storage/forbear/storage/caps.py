@@ -1,0 +1,137 @@
+"""What bounds how much may be asked for: walks, the budget of a task, the queue of a scope.
+
+Each is counted in the transaction that accepts, so that two processes cannot both take the last
+place.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import sqlalchemy as sa
+from sqlalchemy import Connection
+
+from forbear.rules.contract import Action, Call, Contract, Scope
+from forbear.rules.model import Kind, Operation
+from forbear.rules.steps import scopes_of
+from forbear.rules.taskbudget import TaskFull, TaskLimits, TaskUse, full
+from forbear.storage.schema import LIVE, PLAIN_READ, UNSENT, attempts, operations, tasks
+
+WALK = 600_000
+"""How long an item that was read one by one counts, ms."""
+
+
+@dataclass(frozen=True, slots=True)
+class WalkOver:
+    """A call was asked for more items one by one than its contract allows."""
+
+    items: int
+    """How many were read."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScopeFull:
+    """As many calls and submissions as a scope allows wait already."""
+
+    scope: str
+    waiting: int
+    first_at: int | None
+    """About when the first of them leaves; None if that is not known."""
+
+
+# --- walks ----------------------------------------------------------------------------------
+
+
+def walked(connection: Connection, op: Operation, action: Action, now: int) -> int | WalkOver:
+    """How many distinct items of a call its principal asks for one by one, `op` included.
+
+    0 where the contract does not mind. An item that was read before is never one too many.
+    """
+    if op.kind is not Kind.CALL or not isinstance(action, Call):
+        return 0
+    if action.instead_of_many is None and action.walk_limit is None:
+        return 0
+    query = sa.select(operations.c.intent.distinct()).where(
+        operations.c.principal == op.principal,
+        operations.c.provider == op.provider,
+        operations.c.action == op.action,
+        operations.c.created_at > now - WALK,
+        sa.text(PLAIN_READ),
+    )
+    seen = set(connection.execute(query).scalars())
+    if op.intent in seen:
+        return len(seen)
+    if action.walk_limit is not None and len(seen) >= action.walk_limit:
+        return WalkOver(len(seen))
+    return len(seen) + 1
+
+
+# --- tasks ----------------------------------------------------------------------------------
+
+_OF_TASK = sa.select(tasks.c.operation_id).where(tasks.c.task == sa.bindparam("task"))
+_MINE = sa.and_(
+    operations.c.principal == sa.bindparam("principal"),
+    sa.or_(operations.c.id.in_(_OF_TASK), operations.c.parent_id.in_(_OF_TASK)),
+)
+_PLANNED = sa.select(
+    sa.func.count().filter(sa.text(UNSENT)),
+    sa.func.coalesce(sa.func.sum(operations.c.wait_used), 0),
+    sa.func.count().filter(sa.text(LIVE)),
+).where(_MINE)
+_LEFT = (
+    sa.select(sa.func.count())
+    .select_from(attempts)
+    .where(
+        attempts.c.operation_id.in_(sa.select(operations.c.id).where(_MINE)),
+        sa.or_(attempts.c.closed_at.is_(None), attempts.c.outcome != "not_sent"),
+    )
+)
+
+
+def task_full(
+    connection: Connection, principal: str, task: str | None, limits: TaskLimits
+) -> TaskFull | None:
+    """Whether a task has used up its budget. Results and cancellations count with their job."""
+    if task is None:
+        return None
+    whose = {"principal": principal, "task": task}
+    unsent, wait, live = connection.execute(_PLANNED, whose).one()
+    left = connection.execute(_LEFT, whose).scalar_one()
+    return full(task, limits, TaskUse(left + unsent, wait, live))
+
+
+# --- scopes ---------------------------------------------------------------------------------
+
+
+def scope_full(
+    connection: Connection, op: Operation, contract: Contract, now: int
+) -> ScopeFull | None:
+    """Whether one more call or submission would wait in a scope that has no more room."""
+    if op.kind not in _COUNTED:
+        return None
+    for scope in scopes_of(contract.scopes, op.action):
+        waiting = sa.select(sa.func.count(), sa.func.min(operations.c.next_at)).where(
+            sa.text(UNSENT),
+            operations.c.kind.in_([str(kind) for kind in _COUNTED]),
+            operations.c.approve_by.is_(None),
+            *_members(scope, op),
+        )
+        count, first_at = connection.execute(waiting).one()
+        if count >= scope.max_delayed_requests:
+            return ScopeFull(scope.name, count, first_at if count and first_at > now else None)
+    return None
+
+
+_COUNTED = (Kind.CALL, Kind.JOB)
+
+
+def _members(scope: Scope, op: Operation) -> list[sa.ColumnElement[bool]]:
+    """The operations that share a scope with `op`, as `scope_key` tells scopes apart."""
+    members = [operations.c.provider == op.provider]
+    if scope.per not in ("provider", "host"):
+        members.append(operations.c.account == op.account)
+    if scope.per == "account+action":
+        members.append(operations.c.action == op.action)
+    elif "*" not in scope.actions:
+        members.append(operations.c.action.in_(scope.actions))
+    return members
