@@ -7,14 +7,15 @@ Both keep two facts apart: `http` (and `wire`) say whether the provider answered
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 
 from forbear.rules import model
 from forbear.rules.model import Certainty, DelaySource, Kind, Reason, State, WaitingFor
+from forbear.rules.paging import Progress
 from forbear.tools import endings
+from forbear.tools.phrases import cut_short, pages_read
 from forbear.tools.record import Record
 from forbear.tools.texts import next_step
 from forbear.tools.times import rfc3339, whole_second
@@ -58,6 +59,7 @@ class Budgets(_Closed):
     attempts: Used
     wait_seconds: UsedSeconds
     lookups: Used
+    pages: Annotated[Used | None, Field(description="Of a read of several pages.")]
 
 
 class ProviderJob(_Closed):
@@ -272,10 +274,10 @@ def _describe(record: Record) -> Operation:
         http=_http(operation),
         wire=Wire(sent=operation.sent, answered=operation.answered, certainty=operation.certainty),
         result=dict(operation.result) if operation.result is not None else None,
-        failure=_failure(operation.failure),
+        failure=_failure(operation),
         escalation=_escalation(record.case, record.decide_at) if record.case else None,
         notices=list(operation.notices),
-        advice=record.advice,
+        advice=" ".join(filter(None, (record.advice, cut_short(operation)))) or None,
         validated=operation.validated,
         idempotency_key=operation.key,
         fingerprint=f"hmac-sha256:{operation.intent}",
@@ -304,6 +306,7 @@ def _next_check(record: Record) -> int | None:
 
 
 def _budgets(operation: model.Operation) -> Budgets:
+    progress = Progress.of(operation)
     return Budgets(
         status_requests=_used(operation.status_requests),
         transport_failures=_used(operation.transport_failures),
@@ -313,6 +316,7 @@ def _budgets(operation: model.Operation) -> Budgets:
             used=_seconds(operation.wait.used), max=_seconds(operation.wait.max)
         ),
         lookups=_used(operation.lookups),
+        pages=None if progress is None else _used(progress.budget),
     )
 
 
@@ -325,11 +329,14 @@ def _seconds(milliseconds: int) -> int | float:
     return milliseconds / 1000 if rest else whole
 
 
-def _failure(failure: Mapping[str, Any] | None) -> Data | None:
-    """What is stored of a failure, with its time as text."""
+def _failure(operation: model.Operation) -> Data | None:
+    """What is stored of a failure, with its time as text, and how many pages came before it."""
+    failure, pages = operation.failure, pages_read(operation)
     if failure is None:
         return None
     told, at = dict(failure), failure.get("retry_at")
+    if pages is not None:
+        told["pages_read"] = pages.used
     if isinstance(at, int):
         told["retry_at"] = rfc3339(whole_second(at))
     return told

@@ -15,8 +15,10 @@ from forbear.tools.phrases import (
     Advice,
     again,
     call_text,
+    cut_short,
     is_read,
     label_of,
+    pages_read,
     parent_call,
     provider_of,
 )
@@ -53,10 +55,14 @@ def succeeded(record: Record) -> Advice:
 def _read(operation: Operation, there: str) -> Advice:
     result = operation.result or {}
     part = " It is only a part." if result.get("partial") is True else ""
+    cut = cut_short(operation)
+    if cut is not None:
+        part = f" {cut}"
     place = _place(operation) or "result"
     beginning = " result.preview shows its beginning." if "preview" in result else ""
     said = f"{there} in {place}.{part}"
-    return Advice(f"{said}{beginning}", said, "Go on with it.", _AS_DATA)
+    do = "Go on with it." if cut is None else "Tell the user that it is not all."
+    return Advice(f"{said}{beginning}", said, do, _AS_DATA)
 
 
 def _place(operation: Operation) -> str | None:
@@ -150,8 +156,10 @@ def _action_failed(record: Record) -> Advice:
     if _was_refused(operation):
         undone = "" if is_read(operation) else "; nothing was done"
         names = "failure.message names" if (operation.failure or {}).get("message") else "is wrong"
+        pages = pages_read(operation)
+        what = "it" if pages is None else f"page {pages.used + 1}"
         return Advice(
-            f"Final: {provider} refused it with {operation.http_status}{coded}{undone}.",
+            f"Final: {provider} refused {what} with {operation.http_status}{coded}{undone}.",
             f"Final: refused{undone}.",
             f"Change what {names}, or report it and end your turn.",
             "Do not ask for the same again unchanged.",
@@ -162,6 +170,15 @@ def _action_failed(record: Record) -> Advice:
         often = "once" if sent == 1 else f"{sent} times"
         answered = operation.answered and operation.http_status is not None
         last = f"last answer {operation.http_status}" if answered else "no answer to the last"
+        pages = pages_read(operation)
+        if pages is not None:
+            read = _pages(pages.used)
+            return _read_later(
+                record,
+                f"Final: {read} read, then no usable answer; {waited} s waited, {last}. "
+                "Nothing of it is given out.",
+                f"Final: {read} read, then no usable answer.",
+            )
         return _read_later(
             record,
             f"Final: sent {often}, {waited} s waited, {last}.",
@@ -186,8 +203,10 @@ def _action_failed(record: Record) -> Advice:
 def _was_refused(operation: Operation) -> bool:
     """Whether the provider's own answer was a definite no: neither slow down nor a breakdown."""
     status = operation.http_status
+    # The pages before it are proven, whatever became of the last one.
+    last_page = pages_read(operation) is not None and status is not None and status >= 400
     return (
-        operation.certainty is Certainty.NOT_APPLIED
+        (operation.certainty is Certainty.NOT_APPLIED or last_page)
         and status is not None
         and status < 500
         and status not in (408, 429)
@@ -217,6 +236,10 @@ def _retry_at(record: Record) -> str | None:
 def _tries(operation: Operation) -> str:
     """How often it was tried in vain to send it."""
     return _times(operation.transport_failures.used, "try", "tries")
+
+
+def _pages(count: int) -> str:
+    return f"{count} page{'' if count == 1 else 's'}"
 
 
 def _coded(operation: Operation) -> str:
@@ -261,6 +284,11 @@ def discarded(record: Record) -> Advice:
             "Tell the user exactly that and end your turn.",
             "Do not do it again, not with a new key, not another way.",
         )
+    pages = pages_read(operation)
+    if pages is not None:
+        read = _pages(pages.used)
+        happened = f"Dropped{why} after {read} of the list; nothing of it is given out."
+        return Advice(happened, f"Dropped after {read}.", END_TURN, _UNLESS)
     if operation.certainty is Certainty.APPLIED or Notice.MAY_STILL_RUN in operation.notices:
         return Advice(
             f"Forbear stopped watching{why}; it may still run at {provider}.",
