@@ -30,7 +30,7 @@ from forbear.rules.ports import Reply  # noqa: E402
 from forbear.rules.steps import request_of  # noqa: E402
 from forbear.server.clock import SystemClock, SystemRandom  # noqa: E402
 from forbear.storage.accepting import Accepted  # noqa: E402
-from forbear.storage.ledger import Reserved  # noqa: E402
+from forbear.storage.reserving import Reserved  # noqa: E402
 from forbear.storage.store import Store  # noqa: E402
 from forbear.storage.transitions import Holding  # noqa: E402
 from forbear.tools.drafts import Drafter, Given, bounds  # noqa: E402

@@ -139,10 +139,7 @@ REQUIREMENTS: dict[str, str] = {
 
 PENDING: dict[int, tuple[str, ...]] = {
     # External calls
-    3: (
-        *("R01", "R02", "R03", "R05", "R07", "R10", "R11"),
-        *("R18", "R21", "R23", "R27", "R28", "R30", "R31", "R32"),
-    ),
+    3: ("R05", "R23", "R27", "R28", "R30"),
     # Decisions
     4: (
         *("E01", "E02", "E03", "E04", "E05", "E06", "E07", "E08", "E09", "E10", "E11", "E12"),

@@ -22,7 +22,7 @@ from forbear.rules.ports import Moment, Outbound, Permit, Reply
 from forbear.server import app, upstream, worker
 from forbear.server.clock import SystemClock
 from forbear.server.config import Settings
-from forbear.storage import ledger, migrations
+from forbear.storage import ledger, migrations, reserving
 from forbear.tools.record import Record
 
 BEFORE_RESERVATION = "before the reservation commits"
@@ -81,8 +81,8 @@ def arm(birth: Birth) -> None:
             met.append(1)
             os.kill(os.getpid(), birth.signal)
 
-    def after_reserve(reserved: ledger.Reserved | bool) -> None:
-        if isinstance(reserved, ledger.Reserved):
+    def after_reserve(reserved: reserving.Reserved | bool) -> None:
+        if isinstance(reserved, reserving.Reserved):
             meet(reserved.operation.step)
 
     match birth.point:

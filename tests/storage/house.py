@@ -28,8 +28,9 @@ from forbear.storage import audit, rows
 from forbear.storage.accepting import Accepted, Draft
 from forbear.storage.database import Database
 from forbear.storage.deciding import Decided
-from forbear.storage.ledger import Ledger, Reserved
+from forbear.storage.ledger import Ledger
 from forbear.storage.liveness import Liveness
+from forbear.storage.reserving import Reserved
 from forbear.storage.schema import attempts, cases, events, operations
 from forbear.storage.transitions import Holding, load
 from forbear.tools import drafts

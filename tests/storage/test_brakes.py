@@ -11,7 +11,7 @@ from tests.storage.house import DONE, MINUTE, RUNNING, House, holding
 from forbear.rules.model import State, WaitingFor
 from forbear.storage.brakes import Brakes, Paused
 from forbear.storage.intents import EndedTask
-from forbear.storage.ledger import Reserved
+from forbear.storage.reserving import Reserved
 
 BY = {"operator": "ada"}
 

@@ -35,7 +35,7 @@ from forbear.rules.model import (
     Step,
 )
 from forbear.storage.deciding import Decided
-from forbear.storage.ledger import Reserved
+from forbear.storage.reserving import Reserved
 
 
 def decided(answer: Decided | Refusal) -> Operation:

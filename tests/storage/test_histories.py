@@ -31,7 +31,7 @@ from tests.storage.house import (
 from forbear.rules.model import Attempt, Kind, Operation, Option, State, Step
 from forbear.storage.accepting import Accepted
 from forbear.storage.deciding import Decided
-from forbear.storage.ledger import Reserved
+from forbear.storage.reserving import Reserved
 
 TAKEN = Said(202, {"id": "{id}", "state": "queued"})
 ODD = Said(200, {"id": "{id}", "state": "odd"})

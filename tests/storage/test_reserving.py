@@ -34,7 +34,8 @@ from forbear.rules.model import (
     WaitingFor,
 )
 from forbear.storage.errors import LostUpdate
-from forbear.storage.ledger import Ledger, Reserved
+from forbear.storage.ledger import Ledger
+from forbear.storage.reserving import Reserved
 from forbear.storage.roster import pairing
 from forbear.storage.transitions import Holding, move_next
 

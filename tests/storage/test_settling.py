@@ -23,7 +23,7 @@ from tests.storage.house import (
 )
 
 from forbear.rules.model import Certainty, DelaySource, Kind, Notice, Option, Reason, State
-from forbear.storage.ledger import Reserved
+from forbear.storage.reserving import Reserved
 
 LEASE = 45_000
 

@@ -23,7 +23,7 @@ from forbear.rules.decisions import Wish
 from forbear.rules.model import Certainty, Operation, Option, Priority, State, Step
 from forbear.rules.ports import Outbound
 from forbear.storage.accepting import Draft
-from forbear.storage.ledger import Reserved
+from forbear.storage.reserving import Reserved
 from forbear.storage.transitions import Holding
 from forbear.tools import drafts
 

@@ -19,7 +19,7 @@ from forbear.rules.model import AuditEvent, Operation, Option, Priority, Refusal
 from forbear.rules.ports import Reply
 from forbear.rules.signals import read
 from forbear.rules.steps import request_of
-from forbear.storage.ledger import Reserved
+from forbear.storage.reserving import Reserved
 from forbear.storage.store import Store
 from forbear.storage.transitions import Holding
 from forbear.tools.desk import Caller, Desk

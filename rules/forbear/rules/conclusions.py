@@ -37,6 +37,8 @@ class Verdict:
     """The scope of the attempt admits nothing before this time."""
     block_credential: bool = False
     """The provider refused the credential itself (401)."""
+    about: str | None = None
+    """What a case is about beside the operation: what it shares with others."""
     story: Mapping[str, object] = field(default_factory=Changes)
     """What the rules saw and chose, for the audit event."""
 

@@ -201,6 +201,10 @@ def _possible(
             return resumable(op) and op.extensions.left > 0 and isinstance(action, Job)
         case Option.CHECK_AGAIN if reason in (Reason.EGRESS_REFUSED, Reason.INTEGRATION_FAILURE):
             return resumable(op) and action is not None and action.section != op.section
+        case Option.HOLD if reason is Reason.PROVIDER_UNREACHABLE:
+            return True
+        case Option.ABANDON if reason is Reason.PROVIDER_UNREACHABLE:
+            return not op.final
         case Option.CHECK_AGAIN | Option.HOLD | Option.RETRY_WITH_NEW_CREDENTIAL:
             return resumable(op)
         case Option.TREAT_AS:
@@ -339,11 +343,12 @@ def case_text(
     sent_as: str | None = None,
     action: Action | None = None,
     evidence: str | None = None,
+    about: str | None = None,
 ) -> str:
     """The whole question, one labelled line per fact; lines that do not apply are left out.
 
     `sent_as` is method and path of the action's request, `action` the contract's words on lookup
-    and key; `evidence` is what came in late.
+    and key; `evidence` is what came in late, `about` what the operation shares with others.
     """
     job = op.request_class is RequestClass.READ or _is_safe_job(op)
     name = inert(op.label or f"{op.provider}.{op.action}", 120)
@@ -365,6 +370,8 @@ def case_text(
         lines.append(f"Status requests: {used} of {most}")
     if op.http_status is not None and op.http_at is not None:
         lines.append(f"Last HTTP result: {op.http_status} at {_minute(op.http_at, now)} UTC")
+    if about is not None:
+        lines.append(f"Shared: {about}")
     if evidence is not None:
         lines.append(f"New evidence: {inert(evidence, 200)}")
     lines.append(f"Stopped because: {reason}")

@@ -385,6 +385,8 @@ class Case:
     closed_at: int | None = None
     closed_because: str | None = None
     decision: Mapping[str, Any] | None = None
+    about: str | None = None
+    """What it is about beside its operation: a scope or a host that others share."""
 
 
 @dataclass(frozen=True, slots=True)

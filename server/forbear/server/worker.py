@@ -22,7 +22,7 @@ from forbear.rules.steps import request_of
 from forbear.server.artifacts import Artifacts
 from forbear.server.providers import Contracts
 from forbear.storage.errors import StoreError
-from forbear.storage.ledger import Reserved
+from forbear.storage.reserving import Reserved
 from forbear.storage.queries import Due
 from forbear.storage.store import Store
 

@@ -51,14 +51,14 @@ def walked(connection: Connection, op: Operation, action: Action, now: int) -> i
         return 0
     if action.instead_of_many is None and action.walk_limit is None:
         return 0
-    query = sa.select(operations.c.intent.distinct()).where(
+    query = sa.select(operations.c.intent).where(
         operations.c.principal == op.principal,
         operations.c.provider == op.provider,
         operations.c.action == op.action,
         operations.c.created_at > now - WALK,
         sa.text(PLAIN_READ),
     )
-    seen = set(connection.execute(query).scalars())
+    seen = set(connection.execute(query.distinct()).scalars())
     if op.intent in seen:
         return len(seen)
     if action.walk_limit is not None and len(seen) >= action.walk_limit:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
@@ -68,7 +70,7 @@ def record(
         probe_at = outage.next_probe(row.probes + 1, now, u)
         _update(connection, scope, host, probes=row.probes + 1, probe_at=probe_at, updated_at=now)
         if now >= row.page_at:
-            _tell(connection, scope, host, row.case_id, op, holding, now, ids)
+            _tell(connection, scope, host, row.case_id, row.open_since, op, holding, now, ids)
         return
     failures = outage.recent(row.failures, now)
     opens = len(failures) >= outage.FAILURES
@@ -117,6 +119,7 @@ def _tell(
     scope: str,
     host: str,
     case_id: str | None,
+    since: int,
     op: Operation,
     holding: Holding,
     now: int,
@@ -128,10 +131,16 @@ def _tell(
         return
     if op.final or open_case(connection, op.id) is not None:
         return
-    case = insert_case(connection, op, Reason.PROVIDER_UNREACHABLE, now, ids, holding)
+    about = f"{host} has answered nobody since {_minute(since)}Z; one request at a time tries"
+    reason = Reason.PROVIDER_UNREACHABLE
+    case = insert_case(connection, op, reason, now, ids, holding, about)
     body = {"reason": str(case.reason), "case": case.id, "scope": scope, "host": host}
     audit.append(connection, op.id, now, audit.Code.CASE_OPENED, body)
     _update(connection, scope, host, case_id=case.id)
+
+
+def _minute(at: int) -> str:
+    return datetime.fromtimestamp(at / 1_000, UTC).strftime("%H:%M")
 
 
 def ask_again(connection: Connection, case_id: str, at: int) -> None:

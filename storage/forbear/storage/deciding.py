@@ -13,7 +13,7 @@ from forbear.rules import conclusions, decisions, escalations
 from forbear.rules.decisions import Wish
 from forbear.rules.lifecycle import advance
 from forbear.rules.model import Case, Code, Operation, Option, Reason, Refusal, State, Step
-from forbear.storage import audit, intents, register, rows
+from forbear.storage import audit, circuits, intents, register, rows
 from forbear.storage.intents import watching
 from forbear.storage.schema import cases, operations
 from forbear.storage.transitions import (
@@ -66,21 +66,52 @@ def decide(
     )
     if refusal is not None:
         return refusal
+    if case.reason is Reason.PROVIDER_UNREACHABLE:
+        return _about_outage(connection, op, case, wish, by, now, ids, dry_run=dry_run)
     action = holding.action if holding is not None else None
     verdict = decisions.grant(op, case.reason, wish, case.id, action, now)
     if dry_run:
         state = advance(op.state, verdict.event)
         return Decided(replace(op, **fields(verdict.changes), state=state), case)
+    body = _close(connection, case, wish, by, now)
+    code = audit.Code.DECIDED
+    after = apply(connection, op, verdict, code, now, ids, holding=holding, body=body)
+    return Decided(after, case)
+
+
+def _close(
+    connection: Connection, case: Case, wish: Wish, by: Mapping[str, object], now: int
+) -> dict[str, object]:
+    """Close a case as decided; returns what the event tells."""
     decision = {"option": str(wish.option), "at": now, **_given(wish), **by}
     connection.execute(
         sa.update(cases)
         .where(cases.c.id == case.id, cases.c.closed_at.is_(None))
         .values(closed_at=now, closed_because="decided", decision=decision)
     )
-    body = {"case": case.id, **decision}
-    code = audit.Code.DECIDED
-    after = apply(connection, op, verdict, code, now, ids, holding=holding, body=body)
-    return Decided(after, case)
+    return {"case": case.id, **decision}
+
+
+def _about_outage(
+    connection: Connection,
+    op: Operation,
+    case: Case,
+    wish: Wish,
+    by: Mapping[str, object],
+    now: int,
+    ids: Ids,
+    *,
+    dry_run: bool,
+) -> Decided:
+    """A decision on an outage stops and sends nothing: the operation waits as before, or ends."""
+    if dry_run:
+        return Decided(op, case)
+    body = _close(connection, case, wish, by, now)
+    audit.append(connection, op.id, now, audit.Code.DECIDED, body)
+    circuits.ask_again(connection, case.id, wish.until or now + escalations.DEFAULT_HOLD)
+    if wish.option is Option.ABANDON:
+        op = drop(connection, op.id, "abandon by a person", None, now, ids) or op
+    return Decided(op, case)
 
 
 def drop(
@@ -211,7 +242,7 @@ def reoffer(connection: Connection, case_id: str, holding: Holding | None, now: 
         .where(cases.c.id == case.id)
         .values(
             options=listed(offered),
-            text=case_text(op, case.reason, offered, now, holding),
+            text=case_text(op, case.reason, offered, now, holding, about=case.about),
             revision=case.revision + 1,
         )
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import replace
+from datetime import UTC, datetime
 
 import sqlalchemy as sa
 from sqlalchemy import Connection
@@ -45,7 +46,12 @@ def exhausted(
             continue
         if _open_case(connection, key) is None:
             asked = stop(Reason.SCOPE_EXHAUSTED, verdict.changes, **verdict.story, scope=key)
-            return replace(asked, scope_until=verdict.scope_until)
+            until = datetime.fromtimestamp(verdict.scope_until / 1_000, UTC)
+            about = (
+                f"nothing of {key} leaves before {until:%Y-%m-%d %H:%M}Z; look at what the account "
+                f"is allowed, and at [scopes.{scope.name}] of the contract"
+            )
+            return replace(asked, scope_until=verdict.scope_until, about=about)
     return verdict
 
 

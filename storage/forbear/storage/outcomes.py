@@ -95,7 +95,7 @@ def add_evidence(
     if case is None:
         return
     offered = escalations.offers(op, case.reason, holding.contract, now)
-    text = case_text(op, case.reason, offered, now, holding, evidence=words)
+    text = case_text(op, case.reason, offered, now, holding, evidence=words, about=case.about)
     connection.execute(
         sa.update(cases).where(cases.c.id == case.id).values(text=text, revision=case.revision + 1)
     )

@@ -110,6 +110,7 @@ def case(row: RowMapping) -> Case:
         closed_at=row["closed_at"],
         closed_because=row["closed_because"],
         decision=row["decision"],
+        about=row["about"],
     )
 
 

@@ -330,6 +330,7 @@ cases = sa.Table(
     sa.Column("closed_at", sa.BigInteger),
     sa.Column("closed_because", sa.Text),
     sa.Column("decision", JSON),
+    sa.Column("about", sa.Text),
     _one_of("reason", Reason),
     sa.CheckConstraint("decision IS NULL OR closed_at IS NOT NULL", name="decided_is_closed"),
 )

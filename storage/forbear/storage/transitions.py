@@ -123,7 +123,7 @@ def apply(
         queueing.leave(connection, op.id, now)
     told: dict[str, object] = {"event": str(verdict.event), **verdict.story, **(body or {})}
     if verdict.reason is not None:
-        case = _open(connection, after, verdict.reason, now, ids, holding)
+        case = _open(connection, after, verdict.reason, now, ids, holding, verdict.about)
         told |= {"reason": str(verdict.reason), "case": case.id}
     elif state is not State.ESCALATED:
         _close_case(connection, op.id, now, f"the operation is {state}", beside=_beside(after))
@@ -141,10 +141,16 @@ def apply(
 
 
 def insert_case(
-    connection: Connection, op: Operation, reason: Reason, now: int, ids: Ids, holding: Holding
+    connection: Connection,
+    op: Operation,
+    reason: Reason,
+    now: int,
+    ids: Ids,
+    holding: Holding,
+    about: str | None = None,
 ) -> Case:
-    """Open the case of an operation that is stored waiting for approval."""
-    return _open(connection, op, reason, now, ids, holding)
+    """Open a case beside an operation that it does not stop: an approval, an outage."""
+    return _open(connection, op, reason, now, ids, holding, about)
 
 
 def note(connection: Connection, op: Operation, notice: Notice, now: int) -> Operation:
@@ -225,6 +231,7 @@ def _open(
     now: int,
     ids: Ids,
     holding: Holding | None,
+    about: str | None,
 ) -> Case:
     _close_case(connection, op.id, now, "replaced by a new case")
     offered = escalations.offers(op, reason, holding.contract if holding else None, now)
@@ -233,7 +240,8 @@ def _open(
         "operation_id": op.id,
         "reason": str(reason),
         "urgency": escalations.urgency(reason),
-        "text": case_text(op, reason, offered, now, holding),
+        "text": case_text(op, reason, offered, now, holding, about=about),
+        "about": about,
         "options": listed(offered),
         "opened_at": now,
         "revision": 1,
@@ -264,7 +272,9 @@ def case_text(
     offered: tuple[escalations.Offer, ...],
     now: int,
     holding: Holding | None,
+    *,
     evidence: str | None = None,
+    about: str | None = None,
 ) -> str:
     """The case text with what the contract adds: the provider's page and the request's shape."""
     console = sent_as = None
@@ -283,14 +293,16 @@ def case_text(
         sent_as=sent_as if op.kind is not Kind.JOB or op.accepted_at is None else None,
         action=holding.action if holding is not None else None,
         evidence=evidence,
+        about=about,
     )
 
 
 def _beside(op: Operation) -> tuple[Reason, ...]:
-    """Reasons of cases that an operation may have without being stopped by them."""
-    if op.final:
-        return ()
-    asks = (Reason.APPROVAL_REQUIRED,) if op.approve_by is not None else ()
+    """Reasons of cases that an operation may have without being stopped by them.
+
+    An outage is not over because one of those that it held up has ended.
+    """
+    asks = (Reason.APPROVAL_REQUIRED,) if op.approve_by is not None and not op.final else ()
     return (Reason.PROVIDER_UNREACHABLE, *asks)
 
 

@@ -125,6 +125,7 @@ def upgrade() -> None:
     op.add_column(
         "scopes", sa.Column("slowed_at", sa.BigInteger(), server_default="0", nullable=False)
     )
+    op.add_column("cases", sa.Column("about", sa.Text(), nullable=True))
     op.add_column("scopes", sa.Column("exhausted_case", sa.Text(), nullable=True))
     op.add_column("scopes", sa.Column("turn", sa.BigInteger(), server_default="0", nullable=False))
     # What is out while the store is upgraded goes on occupying its slot.
