@@ -40,10 +40,14 @@ class Birth:
     log: str
     datasets: tuple[str, ...] = ()
     """Exports that it submits, all at once."""
+    reads: tuple[str, ...] = ()
+    """Calls that it makes, all at once."""
     point: str = ""
     step: str = "send"
     signal: int = signal.SIGKILL
     """What it does to itself at the point, the first time it gets there."""
+    spared: int = 0
+    """How often it gets there before without doing so."""
     epoch: tuple[int, int] | None = None
     """Wall and boot clock, ms, from which the clock runs `speed` times as fast."""
     speed: int = 1
@@ -77,8 +81,10 @@ def arm(birth: Birth) -> None:
     met: list[int] = []
 
     def meet(step: Step) -> None:
-        if step == birth.step and not met:
-            met.append(1)
+        if step != birth.step:
+            return
+        met.append(1)
+        if len(met) == birth.spared + 1:
             os.kill(os.getpid(), birth.signal)
 
     def after_reserve(reserved: reserving.Reserved | bool) -> None:
@@ -147,7 +153,10 @@ async def serve(birth: Birth) -> None:
     clock = FastClock(birth.epoch, birth.speed)
     settings = Settings(home=Path(birth.home))
     async with app.running(settings, role="serve", worker=True, clock=clock) as running:
-        await asyncio.gather(*(submit(running, dataset) for dataset in birth.datasets))
+        await asyncio.gather(
+            *(submit(running, dataset) for dataset in birth.datasets),
+            *(read(running, call) for call in birth.reads),
+        )
         say(ready=True)
         await told.wait()
     say(ended=True)
@@ -176,6 +185,22 @@ async def submit(running: app.App, dataset: str) -> None:
         say(refused=str(answer.code))
 
 
+async def read(running: app.App, call: str) -> None:
+    await running.desk.read_api(
+        provider="exp",
+        call=call,
+        arguments={},
+        task=None,
+        depends_on=(),
+        deadline_seconds=None,
+        useful_for_seconds=None,
+        priority=Priority.INTERACTIVE,
+        wait_seconds=0,
+        client="crash",
+        report=None,
+    )
+
+
 def say(**words: object) -> None:
     sys.stdout.write(json.dumps(words) + "\n")
     sys.stdout.flush()
@@ -196,7 +221,7 @@ def main() -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     for line in sys.stdin:
         wish = json.loads(line)
-        wish["datasets"] = tuple(wish["datasets"])
+        wish["datasets"], wish["reads"] = tuple(wish["datasets"]), tuple(wish["reads"])
         wish["epoch"] = wish["epoch"] and tuple(wish["epoch"])
         pid = os.fork()
         if pid == 0:

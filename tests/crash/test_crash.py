@@ -375,6 +375,54 @@ async def test_a_killed_submission_that_cannot_be_looked_up_is_sent_again_under_
         no_request_is_hidden(on)
 
 
+# --- a read of several pages ----------------------------------------------------------------
+
+LISTED = """
+[calls.listed]
+method = "GET"
+path = "/rows"
+page = { query = "cursor", at = "/next", items = "/rows", max_pages = 5 }
+timeout = "2s"
+"""
+ROWS = "GET /rows"
+
+
+@pytest.mark.requirement("R29", "D01")
+@pytest.mark.parametrize("pages", [1, 2, 3], ids=lambda number: f"page {number}")
+@pytest.mark.parametrize(
+    "point", [BEFORE_RESERVATION, BEFORE_FIRST_BYTE, AFTER_ANSWER, BEFORE_OUTCOME, AFTER_OUTCOME]
+)
+async def test_a_read_that_is_killed_at_a_page_has_every_page_once(
+    tmp_path: Path, nursery: Nursery, point: str, pages: int
+) -> None:
+    async with world(tmp_path, nursery, also=LISTED) as on:
+        by_cursor = {None: ([1, 2], "b"), "b": ([3], "c"), "c": ([4, 5], None)}
+        killed_before = point in (BEFORE_RESERVATION, BEFORE_FIRST_BYTE)
+        again = point in (AFTER_ANSWER, BEFORE_OUTCOME)
+        order = [None, "b", "c"]
+        asked = [*order[:pages], *order[pages - 1 :]] if again else order
+        for cursor in asked:
+            rows, following = by_cursor[cursor]
+            on.provider.script(ROWS, Answer(json={"rows": rows, "next": following}))
+        # The nursery takes a GET at the wire for a poll.
+        step = "status" if point in (BEFORE_FIRST_BYTE, AFTER_ANSWER) else "send"
+        await on.dead(on.start(reads=("listed",), point=point, step=step, spared=pages - 1))
+        before = on.counters()
+        assert on.provider.count(ROWS) == pages - killed_before
+        on.start()
+        await on.at_rest()
+
+        assert [one.query.get("cursor") for one in on.provider.arrivals] == asked
+        operation = on.operation()
+        result = json.loads(operation["result"])
+        assert (operation["state"], result["inline"]) == ("succeeded", [1, 2, 3, 4, 5])
+        assert (result["pages"], result["truncated"]) == (3, False)
+        assert all(on.counters()[name] >= count for name, count in before.items())
+        (reserved,) = on.rows("SELECT count(*) AS n FROM attempts")
+        assert operation["attempts_used"] == reserved["n"]
+        assert "Traceback" not in on.logs(), on.logs()
+
+
 # --- SIGSTOP --------------------------------------------------------------------------------
 
 
