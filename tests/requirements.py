@@ -138,8 +138,6 @@ REQUIREMENTS: dict[str, str] = {
 }
 
 PENDING: dict[int, tuple[str, ...]] = {
-    # External calls
-    3: ("R05", "R23", "R27", "R28", "R30"),
     # Decisions
     4: (
         *("E01", "E02", "E03", "E04", "E05", "E06", "E07", "E08", "E09", "E10", "E11", "E12"),

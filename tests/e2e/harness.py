@@ -461,7 +461,7 @@ async def process(
     role: str = "serve",
 ) -> AsyncIterator[Stage]:
     """One more process on a home, with a worker and a client of its own."""
-    settings = Settings(home=home)
+    settings = Settings.load({"FORBEAR_HOME": str(home)})
     async with (
         running(settings, role=role, worker=True, clock=clock, random=_Luck()) as app,
         _client(app) as client,

@@ -11,7 +11,16 @@ from hypothesis import strategies as st
 from tests.rules.operations import HOUR, MINUTE, NOW, queued, sending, waiting
 
 from forbear.rules.model import FINAL, Certainty, Kind, Operation, RequestClass, State
-from forbear.rules.sameness import Ask, Duplicate, Join, KeyConflict, New, Sameness, judge
+from forbear.rules.sameness import (
+    Ask,
+    Duplicate,
+    Join,
+    KeyConflict,
+    New,
+    Sameness,
+    answered_by,
+    judge,
+)
 
 DAY = 24 * HOUR
 ASK = Ask(
@@ -227,3 +236,86 @@ def test_nothing_new_is_made_beside_what_runs_or_may_have_been_applied(
         assert not isinstance(found, New)
     if isinstance(found, Join):
         assert found.operation.principal == "local"
+
+
+# --- reads that answer each other -----------------------------------------------------------
+
+SECOND = 1_000
+READ: dict[str, Any] = {"kind": Kind.CALL, "request_class": RequestClass.READ}
+
+
+def read(ago: int = 500, **changes: Any) -> Operation:
+    """A read that was sent so long ago and answered 100 ms later."""
+    answered = {"sent_at": NOW - ago, "http_at": NOW - ago + 100, "failure": None}
+    state = {"state": State.SUCCEEDED, "next_at": None}
+    return waiting(**READ, **{**answered, **state, **changes})
+
+
+def answered(
+    *earlier: Operation,
+    coalesce: int | None = 2 * SECOND,
+    last_write: int | None = None,
+    own: tuple[str, ...] = (),
+) -> Operation | None:
+    return answered_by(earlier, NOW, coalesce=coalesce, last_write=last_write, own=own)
+
+
+def failed(retry_at: int | None, **changes: Any) -> Operation:
+    failure = {"message": "busy"} | ({} if retry_at is None else {"retry_at": retry_at})
+    return read(state=State.FAILED, failure=failure, **changes)
+
+
+@pytest.mark.requirement("R23")
+@pytest.mark.parametrize(
+    ("earlier", "shares"),
+    [
+        (read(), True),
+        (read(2_099), True),
+        (read(2_100), False),
+        (read(http_at=NOW + 1), False),
+        (read(state=State.QUEUED, sent_at=None, http_at=None), True),
+        (read(state=State.SENDING, http_at=None), True),
+        (read(90_000, state=State.DELAYED), True),
+        (read(state=State.SENDING, pending={"end": "over"}), False),
+        (read(state=State.ESCALATED), True),
+        (read(state=State.FAILED), False),
+        (read(state=State.DISCARDED), False),
+    ],
+)
+def test_a_read_shares_what_is_open_or_was_answered_a_moment_ago(
+    earlier: Operation, shares: bool
+) -> None:
+    assert (answered(earlier) is earlier) is shares
+    assert answered(earlier, coalesce=None) is None
+
+
+@pytest.mark.requirement("R23")
+@pytest.mark.parametrize("state", [State.SUCCEEDED, State.SENDING, State.DELAYED])
+@pytest.mark.parametrize(("written", "shares"), [(501, True), (500, False), (0, False)])
+def test_what_was_sent_before_the_last_write_ended_is_not_shared(
+    state: State, written: int, shares: bool
+) -> None:
+    earlier = read(state=state)
+    assert (answered(earlier, last_write=NOW - written) is earlier) is shares
+
+
+@pytest.mark.requirement("R23")
+def test_what_was_not_sent_yet_is_shared_whatever_is_written() -> None:
+    earlier = read(state=State.QUEUED, sent_at=None, http_at=None)
+    assert answered(earlier, last_write=NOW) is earlier
+
+
+@pytest.mark.requirement("R30")
+def test_a_spent_read_answers_its_own_until_its_time() -> None:
+    spent = failed(NOW + 1, id="op_spent")
+    assert answered(spent, coalesce=None, own=("op_spent",)) is spent
+    assert answered(spent, coalesce=None) is None
+    assert answered(failed(NOW, id="op_spent"), own=("op_spent",)) is None
+    assert answered(failed(None, id="op_spent"), own=("op_spent",)) is None
+
+
+@pytest.mark.requirement("R30")
+def test_a_later_success_ends_the_wait_and_a_later_failure_does_not() -> None:
+    spent = failed(NOW + SECOND, id="op_spent")
+    assert answered(read(60_000), spent, own=("op_spent",)) is None
+    assert answered(failed(NOW + SECOND, id="op_other"), spent, own=("op_spent",)) is spent

@@ -723,6 +723,33 @@ def test_a_read_ends_with_the_last_attempt_and_says_how() -> None:
     assert verdict.story["why"] == Reason.TRANSPORT_BUDGET_EXHAUSTED
 
 
+@pytest.mark.requirement("R27", "R30")
+@pytest.mark.parametrize(
+    ("signal", "at"),
+    [
+        (told(M.SERVER_ERROR, status=503), NOW + 60 * SECOND),
+        (told(M.SERVER_ERROR, status=503, retry_after=after(59 * SECOND)), NOW + 60 * SECOND),
+        (told(M.SERVER_ERROR, status=503, retry_after=after(61 * SECOND)), NOW + 61 * SECOND),
+        (told(M.RATE_LIMITED, status=429, retry_after=after(400 * SECOND)), NOW + 400 * SECOND),
+        (told(M.NO_ANSWER), NOW + 60 * SECOND),
+    ],
+)
+def test_a_read_that_ran_out_states_when_asking_again_makes_sense(signal: Signal, at: int) -> None:
+    op = sending(Kind.CALL, READ, attempts=Budget(4, 4))
+    verdict = judge(op, signal)
+    assert verdict.event is E.FAILED
+    failure = verdict.changes["failure"]
+    assert isinstance(failure, dict)
+    assert failure["retry_at"] == at
+
+
+@pytest.mark.requirement("R30")
+def test_an_earlier_minimum_of_the_provider_still_counts_when_a_read_runs_out() -> None:
+    op = sending(Kind.CALL, READ, attempts=Budget(4, 4), not_before=NOW + 90 * SECOND)
+    failure = judge(op, told(M.NO_ANSWER)).changes["failure"]
+    assert failure == {"message": "no answer: closed", "retry_at": NOW + 90 * SECOND}
+
+
 def test_waited_time_is_a_budget_of_its_own() -> None:
     op = sending(Kind.RESULT, READ, wait=Budget(80 * SECOND, 90 * SECOND))
     enough = told(M.SERVER_ERROR, retry_after=after(10 * SECOND))

@@ -22,11 +22,13 @@ import pytest
 from tests.tools.driving import CONTRACT, Driver, driver
 
 from forbear.rules.model import Kind, State
+from forbear.rules.taskbudget import TaskLimits
 from forbear.server import cli
 from forbear.server.cli.inbox import Entry
 from forbear.server.cli.terminal import Failure
 from forbear.server.cli.trying import pairs
 from forbear.server.cli.wishes import instant
+from forbear.server.config import Settings
 
 T = TypeVar("T")
 RUNNING = {"id": "exp_71c", "state": "running"}
@@ -1269,6 +1271,33 @@ def test_a_setting_that_is_none_is_wrong_usage_with_the_nearest_one(home: Path, 
     refused = run("ls")
     assert refused.code == 2
     assert "operator_tokn is no setting; write operator_token" in refused.err
+
+
+@pytest.mark.requirement("R05")
+@pytest.mark.parametrize(
+    ("stated", "said"),
+    [
+        ("task = 5", "task must be a table: [task]"),
+        ("[task]\nmax_request = 5", "task.max_request is no setting; there are max_requests"),
+        ("[task]\nmax_requests = 0", "task.max_requests: 0 is no number of 1 or more"),
+        ("[task]\nmax_requests = true", "task.max_requests: True is no number of 1 or more"),
+        ("[task]\nmax_wait = 7200", "task.max_wait: '7200' is no duration"),
+    ],
+)
+def test_a_budget_of_tasks_that_is_none_is_wrong_usage(
+    home: Path, run: Run, stated: str, said: str
+) -> None:
+    (home / "config.toml").write_text(stated, encoding="utf-8")
+    refused = run("ls")
+    assert refused.code == 2
+    assert said in refused.err
+
+
+@pytest.mark.requirement("R05")
+def test_the_budget_of_tasks_is_what_the_settings_state(home: Path) -> None:
+    stated = '[task]\nmax_requests = 7\nmax_wait = "10m"\n'
+    (home / "config.toml").write_text(stated, encoding="utf-8")
+    assert Settings.load().task == TaskLimits(7, 600_000, 200)
 
 
 @pytest.mark.parametrize("command", [("ls",), ("show", "op_1"), ("inbox",), ("doctor",)])

@@ -41,6 +41,7 @@ from forbear.rules.model import (
     Step,
     WaitingFor,
 )
+from forbear.rules.taskbudget import OPEN_OPERATIONS
 from forbear.tools import endings, refusals
 from forbear.tools.phrases import LIMIT
 from forbear.tools.record import Record
@@ -657,6 +658,7 @@ ALL_REFUSALS = [
     refusals.scope_full("p" * 300, 25, AS_OF + MINUTE, AS_OF),
     refusals.circuit_open(3, "c" * 300, AS_OF + MINUTE, AS_OF),
     refusals.task_full("t" * 300, "requests", 500, 500),
+    refusals.task_full("t" * 300, OPEN_OPERATIONS, 200, 200),
     refusals.paused("p" * 300),
     refusals.use_other_tool("p" * 300, "a read", "write_api", "read_api", "read_api()"),
     refusals.use_other_tool("exp.x", "a job", "write_api", "submit_job", "submit_job(" + "x" * 400),

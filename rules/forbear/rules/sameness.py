@@ -141,9 +141,9 @@ def _shared(op: Operation, coalesce: int, last_write: int | None, now: int) -> b
             return False
     elif op.pending is not None:
         return False  # its end was asked for: it would not be tried again
-    elif op.state is not State.SENDING:
+    if op.sent_at is None:
         return True  # nothing was read yet
-    return last_write is None or (op.sent_at is not None and last_write < op.sent_at)
+    return last_write is None or last_write < op.sent_at
 
 
 def _retry_at(op: Operation) -> int:
