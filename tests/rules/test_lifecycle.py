@@ -15,7 +15,7 @@ from forbear.rules.model import FINAL, Budget, Certainty, Kind, Reason, State, S
 DOCS = Path(__file__).parents[2] / "docs"
 
 ALLOWED = {
-    State.QUEUED: "held→queued approved→queued admitted→sending failed→failed stopped→escalated "
+    State.QUEUED: "held→queued postponed→delayed approved→queued admitted→sending failed→failed stopped→escalated "
     "discarded→discarded",
     State.DELAYED: "held→delayed admitted→sending failed→failed stopped→escalated "
     "discarded→discarded",

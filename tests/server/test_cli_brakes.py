@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 
 import pytest
 
 from forbear.server import cli
+from forbear.server.clock import SystemClock, SystemRandom
+from forbear.storage import register
+from forbear.storage.store import Store
 
 CONTRACT = """
 contract = 1
@@ -65,6 +69,37 @@ def test_a_slip_in_a_name_pauses_nothing_and_names_what_there_is(
 def test_an_empty_home_has_nothing_to_list(capsys: pytest.CaptureFixture[str]) -> None:
     assert json.loads(typed(capsys, "scopes", "--json")[1]) == {"scopes": []}
     assert json.loads(typed(capsys, "ps", "--json")[1]) == {"processes": [], "paused": []}
+
+
+@pytest.mark.requirement("R31")
+def test_a_closed_scope_is_shown_and_reset_with_a_reason(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asyncio.run(_close_scope(home))
+    code, out, _ = typed(capsys, "scopes")
+    assert code == 0
+    assert "exp/default/account" in out
+    assert "closed until 2" in out
+    assert "at 0.5 of its rate" in out
+    assert typed(capsys, "scopes", "reset", "exp/default/account")[0] == 2, "a reason is needed"
+    code, _, err = typed(capsys, "scopes", "reset", "exp/nowhere", "--reason", "a slip")
+    assert (code, "there is: exp/default/account" in err) == (2, True)
+    code, out, _ = typed(capsys, "scopes", "reset", "exp/default/account", "--reason", "raised")
+    assert (code, "is open" in out) == (0, True)
+    [scope] = json.loads(typed(capsys, "scopes", "--json")[1])["scopes"]
+    assert scope["next_allowed_at"] is None
+    assert scope["slowed_to"] == 1
+
+
+async def _close_scope(home: Path) -> None:
+    """As a 429 leaves it."""
+    clock = SystemClock()
+    store = Store(home, clock, SystemRandom())
+    now = clock.now().wall
+    await store.write(
+        lambda c: register.block(c, "exp/default/account", now + 3_600_000, "rate_limited", now)
+    )
+    await store.close()
 
 
 @pytest.mark.usefixtures("home")

@@ -336,7 +336,7 @@ class House:
     ) -> Decided | Refusal:
         case = self.case(op)
         assert case is not None
-        held = holding(self.read(op).action)
+        held = given.pop("held", None) or holding(self.read(op).action)
         wish = Wish(option, **given)
         seen = case.revision if revision is None else revision
         by = {"by": "operator", "channel": "test"}

@@ -4,13 +4,26 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 
 import pytest
 from tests.storage.house import House, Said
 from tests.storage.traffic import CALLS, MINUTE, SECOND, Arrival, Traffic
 
-from forbear.rules.model import DelaySource, Operation, Priority, Reason, State, WaitingFor
+from forbear.rules.model import (
+    Case,
+    DelaySource,
+    Operation,
+    Option,
+    Priority,
+    Reason,
+    State,
+    WaitingFor,
+)
+from forbear.storage.brakes import Brakes
+from forbear.storage.deciding import Decided
+from forbear.storage.transitions import Holding
 
 STEP = 1_112
 """Spacing of `60/1m` below the published rate with its burst of six, ms (rounded up)."""
@@ -183,7 +196,7 @@ def test_a_queue_is_left_without_a_trace(house: House) -> None:
     asked = [traffic.ask(f"a{number}", task=f"t{number % 3}") for number in range(30)]
     traffic.run(traffic.now + 8 * SECOND)
     for op in asked[20:]:
-        house.write(lambda c, op=op: house.ledger.drop(c, op.id, "not wanted"))
+        house.write(partial(house.ledger.drop, operation_id=op.id, why="not wanted"))
     traffic.run(traffic.now + 2 * MINUTE)
     for table in ("waits", "turns", "task_turns"):
         assert house.sql(f"SELECT * FROM {table}") == []
@@ -370,6 +383,7 @@ def test_an_outage_is_one_probe_at_a_time_and_costs_the_others_nothing(house: Ho
     untouched = [op for op in waiting if op.attempts.used == 0]
     assert untouched
     assert all(op.delay_source is DelaySource.CIRCUIT_OPEN for op in untouched)
+    assert all(op.state is State.DELAYED for op in untouched)
     assert all(op.transport_failures.used == 0 for op in untouched)
     down[0] = False
     traffic.run(traffic.now + 10 * MINUTE)
@@ -399,3 +413,63 @@ def test_a_long_outage_pages_once_and_closes_its_case_itself(house: House) -> No
 
 def _unreachable(house: House) -> list[tuple[object, ...]]:
     return house.sql("SELECT id, closed_at FROM cases WHERE reason = 'provider_unreachable'")
+
+
+def _paged(house: House) -> tuple[Traffic, Case]:
+    """A provider that has been down for long enough to tell a person."""
+    traffic = Traffic(house, answer=lambda arrival: Said(503, {}))
+    for number in range(30):
+        traffic.ask(f"i{number}", task=f"t{number}")
+    traffic.run(traffic.now + 20 * MINUTE)
+    [(operation_id,)] = house.sql(
+        "SELECT operation_id FROM cases WHERE reason = 'provider_unreachable'"
+    )
+    case = house.case(str(operation_id))
+    assert case is not None
+    return traffic, case
+
+
+@pytest.mark.requirement("R32")
+def test_a_person_may_put_off_an_outage_and_nothing_else_changes(house: House) -> None:
+    traffic, case = _paged(house)
+    assert "api.exp.example has answered nobody since" in case.text
+    before, until = house.read(case.operation_id), traffic.now + 2 * 60 * MINUTE
+    decided = house.decide(case.operation_id, Option.HOLD, until=until, held=_held(traffic))
+    assert isinstance(decided, Decided)
+    assert house.read(case.operation_id) == before
+    traffic.run(until - MINUTE)
+    assert len(_unreachable(house)) == 1
+    traffic.run(until + 10 * MINUTE)
+    assert len(_unreachable(house)) == 2 or not any(not op.final for op in house.all())
+
+
+@pytest.mark.requirement("R32")
+def test_a_person_may_give_up_one_that_an_outage_holds_up(house: House) -> None:
+    traffic, case = _paged(house)
+    op = house.read(case.operation_id)
+    assert "abandon" in [option["id"] for option in case.options] or op.final
+    if not op.final:
+        assert isinstance(house.decide(op, Option.ABANDON, held=_held(traffic)), Decided)
+        assert house.read(op).state is State.DISCARDED
+
+
+def _held(traffic: Traffic) -> Holding:
+    return traffic.holding(traffic.contract.calls["item"])
+
+
+@pytest.mark.requirement("R31")
+def test_a_person_may_reset_a_scope_and_what_waits_leaves_one_by_one(house: House) -> None:
+    traffic = Traffic(house, answer=first(Said(429, {}, (("Retry-After", "4000"),))))
+    for number in range(8):
+        traffic.ask(f"i{number}", task=f"t{number}")
+    traffic.run(traffic.now + MINUTE)
+    assert len(traffic.arrived) <= 2
+    brakes, by = Brakes(house.clock), {"operator": "ann", "reason": "they raised it"}
+    key = "exp/acct_17/account"
+    assert house.write(lambda c: brakes.reset_scope(c, key, by)) is True
+    assert house.write(lambda c: brakes.reset_scope(c, "exp/none", by)) is False
+    start, before = traffic.now, len(traffic.arrived)
+    traffic.run(start + MINUTE)
+    times = [one.at for one in traffic.arrived[before:]]
+    assert len(times) >= 6
+    assert times[0] - start <= SECOND

@@ -16,7 +16,7 @@ from tests.storage.house import KEY, House, Said, contract
 from forbear.rules.contract import Call, Contract
 from forbear.rules.model import Operation, Priority
 from forbear.storage import rows
-from forbear.storage.accepting import Accepted
+from forbear.storage.accepting import Accepted, Draft
 from forbear.storage.reserving import Reserved
 from forbear.storage.schema import LIVE, operations
 from forbear.storage.transitions import Holding
@@ -120,7 +120,7 @@ class Traffic:
             drafts.call_bounds(action, None, None),
             drafts.Given(purpose=None, key=None, priority=priority, task=task),
         )
-        assert isinstance(made, drafts.Draft), made
+        assert isinstance(made, Draft), made
         accepted = self.house.write(lambda c: self.house.ledger.accept(c, made, held))
         assert isinstance(accepted, Accepted), accepted
         self._tasks[accepted.operation.id] = task

@@ -49,6 +49,7 @@ S, E = State, Event
 
 TRANSITIONS: Mapping[tuple[State, Event], State] = {
     (S.QUEUED, E.HELD): S.QUEUED,
+    (S.QUEUED, E.POSTPONED): S.DELAYED,
     (S.QUEUED, E.APPROVED): S.QUEUED,
     (S.QUEUED, E.ADMITTED): S.SENDING,
     (S.QUEUED, E.FAILED): S.FAILED,

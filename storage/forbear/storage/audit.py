@@ -59,6 +59,8 @@ class Code(StrEnum):
     PAUSED = "paused"
     """A person stopped a provider, a scope or all."""
     RESUMED = "resumed"
+    SCOPE_RESET = "scope_reset"
+    """A person let a scope forget its limits."""
     CREDENTIAL_ACCEPTED = "credential_accepted"
     """A person let another credential be used for a provider and account."""
     CIRCUIT_OPENED = "circuit_opened"

@@ -60,6 +60,17 @@ class Brakes:
         audit.append(connection, None, now, audit.Code.RESUMED, {"target": target, **by})
         return True
 
+    def reset_scope(self, connection: Connection, key: str, by: Mapping[str, object]) -> bool:
+        """Let a scope forget its 429s, quotas and outages, not what is under way. False: unknown.
+
+        The rate goes on as published: what waits leaves one after the other.
+        """
+        now = self._clock.now().wall
+        if not register.forget(connection, key, now):
+            return False
+        audit.append(connection, None, now, audit.Code.SCOPE_RESET, {"scope": key, **by})
+        return True
+
     def accept_credential(
         self,
         connection: Connection,

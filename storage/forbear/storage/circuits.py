@@ -60,7 +60,8 @@ def record(
     row = connection.execute(_CIRCUIT, {"of_scope": scope, "of_host": host}).first()
     if works:
         if row is not None and row.open_since is not None:
-            _close(connection, scope, host, row.case_id, op, spread, now)
+            because = "the provider answers again"
+            _close(connection, scope, host, row.case_id, because, spread, now)
         return
     if row is None:
         values = {"scope": scope, "host": host, "failures": [now], "updated_at": now}
@@ -89,12 +90,20 @@ def _update(connection: Connection, scope: str, host: str, **changes: object) ->
     connection.execute(sa.update(circuits).where(here).values(**changes))
 
 
+def forget(connection: Connection, scope: str, now: int) -> None:
+    """Take the provider for reachable again; those who waited go on, spread over a minute."""
+    open_ones = sa.select(circuits).where(circuits.c.scope == scope)
+    for row in connection.execute(open_ones).all():
+        because = "a person reset the scope"
+        _close(connection, scope, row.host, row.case_id, because, outage.WINDOW, now)
+
+
 def _close(
     connection: Connection,
     scope: str,
     host: str,
     case_id: str | None,
-    op: Operation,
+    because: str,
     spread: int,
     now: int,
 ) -> None:
@@ -103,11 +112,11 @@ def _close(
     connection.execute(
         sa.update(cases)
         .where(cases.c.id == case_id, cases.c.closed_at.is_(None))
-        .values(closed_at=now, closed_because="the provider answers again")
+        .values(closed_at=now, closed_because=because)
     )
     told = {"scope": scope, "host": host}
     audit.append(connection, None, now, audit.Code.CIRCUIT_CLOSED, told)
-    for held in connection.execute(_HELD, {"provider": op.provider}).all():
+    for held in connection.execute(_HELD, {"provider": scope.split("/")[0]}).all():
         goes_on = outage.let_go(held.number, now, spread)
         if goes_on < held.next_at:
             wake = sa.update(operations).where(operations.c.id == held.id)

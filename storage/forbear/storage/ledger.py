@@ -22,6 +22,7 @@ from sqlalchemy import Connection
 from forbear.rules import admission, paging, sameness
 from forbear.rules.contract import Job
 from forbear.rules.decisions import Wish
+from forbear.rules.escalations import may_send_again
 from forbear.rules.facts import facts_of
 from forbear.rules.identity import request_digest
 from forbear.rules.lifecycle import Event
@@ -29,6 +30,7 @@ from forbear.rules.model import (
     Attempt,
     Certainty,
     Code,
+    DelaySource,
     Kind,
     Notice,
     Operation,
@@ -283,7 +285,10 @@ class Ledger:
             "delay": until - now,
             "delay_source": hold.source,
         }
-        self._apply(connection, op, Verdict(Event.HELD, changes), audit.Code.HELD, now, None)
+        unreachable = hold.source is DelaySource.CIRCUIT_OPEN and op.state is State.QUEUED
+        event = Event.POSTPONED if unreachable and may_send_again(op) else Event.HELD
+        held = Verdict(event, changes)
+        self._apply(connection, op, held, audit.Code.HELD, now, None)
 
     def _take_over(
         self,

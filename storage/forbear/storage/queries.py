@@ -23,6 +23,7 @@ from forbear.storage.schema import (
     NO_TASK,
     attempts,
     cases,
+    circuits,
     credentials,
     events,
     operations,
@@ -31,6 +32,7 @@ from forbear.storage.schema import (
     requests,
     scopes,
     tasks,
+    waits,
 )
 
 _INACTIVE: sa.ColumnElement[int] = sa.case(
@@ -246,7 +248,20 @@ class Queries:
         return [dict(row) for row in await self._rows(sa.select(pauses).order_by(pauses.c.since))]
 
     async def scopes(self) -> list[Mapping[str, Any]]:
-        return [dict(row) for row in await self._rows(sa.select(scopes).order_by(scopes.c.key))]
+        """What is known of each scope, with `waiting`: how many operations are in its queue."""
+        waiting = (
+            sa.select(sa.func.count())
+            .where(waits.c.scope == scopes.c.key)
+            .scalar_subquery()
+            .label("waiting")
+        )
+        found = await self._rows(sa.select(scopes, waiting).order_by(scopes.c.key))
+        return [dict(row) for row in found]
+
+    async def outages(self) -> list[Mapping[str, Any]]:
+        """Open circuits: scope, host, open_since, probe_at, probes."""
+        query = sa.select(circuits).where(circuits.c.open_since.is_not(None))
+        return [dict(row) for row in await self._rows(query.order_by(circuits.c.open_since))]
 
     async def credentials(self) -> list[Mapping[str, Any]]:
         return [dict(row) for row in await self._rows(sa.select(credentials))]

@@ -183,6 +183,20 @@ def note_quota(connection: Connection, key: str, quota: Quota, now: int) -> None
     _set(connection, key, now, said)
 
 
+def forget(connection: Connection, key: str, now: int) -> bool:
+    """Drop what 429s, quotas and outages said about a scope. False if it was never used."""
+    row = connection.execute(_SCOPE, {"scope_key": key}).first()
+    if row is None:
+        return False
+    # One at a time from here on: what waited must not leave in a burst.
+    step = {"next_allowed_at": 0, "theoretical_arrival": now * 1_000, "slowed": 0}
+    word = {"remaining": None, "reset_at": None, "source": None}
+    _set(connection, key, now, {**step, **word})
+    circuits.forget(connection, key, now)
+    queueing.call_next(connection, key, now, now)
+    return True
+
+
 SAME_WINDOW = 1_500
 """Two resets this close, ms, are the same: providers round to whole seconds."""
 

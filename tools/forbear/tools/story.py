@@ -212,7 +212,17 @@ def _sentence(scene: _Scene) -> str:
             because = _word(scene.body.get("because"), "another operation")
             at = scene.body.get("next_at")
             return f"next poll moved to {scene.time(at) if at else 'now'} because of {because}"
-        case Code.PAUSED | Code.RESUMED | Code.CREDENTIAL_ACCEPTED | None:
+        case Code.CASE_OPENED:
+            return f"a person was told: {_word(scene.body.get('reason'), 'no reason')}"
+        case (
+            Code.PAUSED
+            | Code.RESUMED
+            | Code.CREDENTIAL_ACCEPTED
+            | Code.SCOPE_RESET
+            | Code.CIRCUIT_OPENED
+            | Code.CIRCUIT_CLOSED
+            | None
+        ):
             return clip(scene.name.replace("_", " "), WORD)
         case _:
             assert_never(scene.code)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -21,11 +22,14 @@ Target = Annotated[
 ]
 
 
+_scopes_app = typer.Typer(help="What is known of each shared limit.", invoke_without_command=True)
+
+
 def register(app: typer.Typer) -> None:
     app.command()(pause)
     app.command()(resume)
     app.command()(ps)
-    app.command()(scopes)
+    app.add_typer(_scopes_app, name="scopes")
     app.command(name="end-task")(end_task)
     app.add_typer(credential, name="credential")
 
@@ -89,10 +93,11 @@ def ps(as_json: AsJson = False) -> None:
     _with_store(listed)
 
 
-def scopes(as_json: AsJson = False) -> None:
-    """List what is known of each shared limit."""
-    from forbear.tools.times import rfc3339
-
+@_scopes_app.callback()
+def scopes(context: typer.Context, as_json: AsJson = False) -> None:
+    """List what is known of each shared limit: rate, quota, queue, outages."""
+    if context.invoked_subcommand is not None:
+        return
     home = settings()
     if is_new(home):
         say_json({"scopes": []}) if as_json else say("No scope was used yet.")
@@ -102,32 +107,82 @@ def scopes(as_json: AsJson = False) -> None:
         from forbear.server.clock import SystemClock
 
         now = SystemClock().now().wall
-        found = await store.read.scopes()
+        outages = await store.read.outages()
+        known = [_scope(row, outages, now) for row in await store.read.scopes()]
         if as_json:
-            say_json({"scopes": [_scope(row, now) for row in found]})
+            say_json({"scopes": known})
             return
-        if not found:
+        if not known:
             say("No scope was used yet.")
-        for row in found:
-            until = row["next_allowed_at"]
-            blocked = until > now
-            told = f"closed until {rfc3339(until)} ({row['source']})" if blocked else "open"
-            say(f"{row['key']:<40} {told}")
+        for one in known:
+            say(f"{one['scope']:<40} {_in_words(one)}")
 
     _with_store(listed)
 
 
-def _scope(row: Any, now: int) -> dict[str, object]:
+def _scope(
+    row: Mapping[str, Any], outages: Sequence[Mapping[str, Any]], now: int
+) -> dict[str, Any]:
+    from forbear.rules.pacing import ScopeState, slowness
     from forbear.tools.times import rfc3339
 
-    until = row["next_allowed_at"]
+    until, reset_at = row["next_allowed_at"], row["reset_at"]
+    stated = reset_at is not None and reset_at > now
+    seen = ScopeState(slowed=row["slowed"], slowed_at=row["slowed_at"])
+    down = [one for one in outages if one["scope"] == row["key"]]
     return {
         "scope": row["key"],
         "next_allowed_at": rfc3339(until) if until > now else None,
-        "source": row["source"] if until > now else None,
-        "remaining": row["remaining"],
-        "reset_at": rfc3339(row["reset_at"]) if row["reset_at"] else None,
+        "source": row["source"] if until > now or stated else None,
+        "remaining": row["remaining"] if stated else None,
+        "reset_at": rfc3339(reset_at) if stated else None,
+        "slowed_to": 1 / (1 << slowness(seen, now)),
+        "waiting": row["waiting"],
+        "unreachable": [
+            {
+                "host": one["host"],
+                "since": rfc3339(one["open_since"]),
+                "next_probe_at": rfc3339(one["probe_at"]),
+                "probes": one["probes"],
+            }
+            for one in down
+        ],
     }
+
+
+def _in_words(one: Mapping[str, Any]) -> str:
+    """One scope in one line."""
+    blocked = one["next_allowed_at"]
+    told = [f"closed until {blocked} ({one['source']})" if blocked else "open"]
+    if one["remaining"] is not None:
+        told.append(f"{one['remaining']} left until {one['reset_at']}")
+    if one["slowed_to"] < 1:
+        told.append(f"at {one['slowed_to']:.3g} of its rate after a 429")
+    if one["waiting"]:
+        told.append(f"{one['waiting']} waiting")
+    told += [
+        f"{down['host']} unreachable since {down['since']}, next probe {down['next_probe_at']}"
+        for down in one["unreachable"]
+    ]
+    return "; ".join(told)
+
+
+@_scopes_app.command()
+def reset(
+    scope: Annotated[str, typer.Argument(help="Its name in `forbear scopes`.")],
+    reason: Annotated[str, typer.Option(help="Why; kept in the audit trail.")],
+) -> None:
+    """Let a scope forget its 429s, quotas and outages; the published rate still holds."""
+
+    async def forget(store: Store) -> None:
+        by = {**_operator(), "reason": reason}
+        if not await store.write(partial(store.brakes.reset_scope, key=scope, by=by)):
+            known = ", ".join(row["key"] for row in await store.read.scopes()) or "none"
+            raise Failure(f"There is no scope {scope!r}; there is: {known}.")
+        say(f"{scope} is open; what waits leaves one after the other.")
+        await remark_if_nobody_sends(store)
+
+    _with_store(forget)
 
 
 def end_task(task: Annotated[str, typer.Argument(help="The agent's name for its task.")]) -> None:

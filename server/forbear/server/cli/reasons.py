@@ -6,7 +6,7 @@ from typing import assert_never
 
 from forbear.rules.contract_report import duration
 from forbear.rules.escalations import has_handle
-from forbear.rules.model import Operation, State, WaitingFor
+from forbear.rules.model import DelaySource, Operation, State, WaitingFor
 from forbear.server.cli.home import NOBODY, senders
 from forbear.server.clock import SystemClock
 from forbear.server.credentials import MissingCredential
@@ -43,6 +43,8 @@ async def _by_state(store: Store, op: Operation, now: int) -> str:
             used = f"{op.status_requests.used} of {op.status_requests.max} checks are used"
             end = f"the deadline is {clock_time(op.deadline_at, now)}"
             return f"The provider works: {last}. {_next(op, now, 'check')}; {used}, {end}."
+        case State.DELAYED if op.waiting_for in (WaitingFor.SCOPE, WaitingFor.SLOT):
+            return await _held(store, op, now)
         case State.DELAYED:
             answer = f" ({op.http_status})" if op.http_status is not None else ""
             return (
@@ -117,13 +119,22 @@ async def _queued(store: Store, op: Operation, now: int) -> str:
 async def _held(store: Store, op: Operation, now: int) -> str:
     """Held by a limit that others share: which one, and until when."""
     mine = f"{op.provider}/"
+    if op.delay_source is DelaySource.CIRCUIT_OPEN:
+        for down in await store.read.outages():
+            if str(down["scope"]).startswith(mine):
+                return (
+                    f"{down['host']} has not answered since {clock_time(down['open_since'], now)}; "
+                    "one request at a time finds out whether it does again, and everything else "
+                    f"waits and pays nothing. {_next(op, now, 'look')}."
+                )
     for scope in await store.read.scopes():
         blocked = int(scope["next_allowed_at"])
         if str(scope["key"]).startswith(mine) and blocked > now:
             source = str(scope["source"] or "a limit").replace("_", " ")
             return (
                 f"The scope {scope['key']} admits nothing before {clock_time(blocked, now)} "
-                f"({source}); everything on it waits. {_next(op, now, 'look')}."
+                f"({source}); everything on it waits. {_next(op, now, 'look')}. If the limit is "
+                f"gone: `forbear scopes reset {scope['key']} --reason TEXT`."
             )
     what = "all its slots are in use" if op.waiting_for is WaitingFor.SLOT else "its rate is used"
     return f"The shared limit of {op.provider} holds it: {what}. {_next(op, now, 'look')}."
