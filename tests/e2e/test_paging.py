@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from dataclasses import replace
 from itertools import pairwise
@@ -25,6 +26,7 @@ from tests.support import ManualClock
 
 from forbear.rules.model import Option
 from forbear.server.fake import Answer, Drop, FakeProvider, Step, retry_after
+from forbear.storage.errors import StoreUnavailable
 
 pytestmark = pytest.mark.anyio
 
@@ -388,6 +390,53 @@ async def test_an_end_at_the_deadline_says_how_far_it_came(tmp_path: Path) -> No
         assert (ended["state"], ended["failure"]["pages_read"]) == ("failed", 1)
 
 
+async def test_who_waits_for_a_read_hears_of_its_end_and_not_of_each_page(tmp_path: Path) -> None:
+    async with lister(tmp_path) as on:
+        on.script(paged(1, next="b"), paged(2, next="c", gate="b"), paged(3, gate="c"), route=LIST)
+        told = await on.call(
+            "read_api", provider="exp", call="customers", arguments={}, wait_seconds=0
+        )
+        await on.provider.arrived(LIST, 2)
+        assert (
+            "1 of at most 4 pages are read" in (await on.check(told["operation_id"]))["next_step"]
+        )
+        waiting = asyncio.create_task(on.check(told["operation_id"], wait_seconds=20))
+        on.provider.release("b")
+        await on.provider.arrived(LIST, 3)
+        on.provider.release("c")
+
+        assert (await waiting)["state"] == "succeeded"
+
+
+async def test_a_result_is_whole_though_its_commit_was_not_heard_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with lister(tmp_path) as on:
+        many = [{"id": one, "note": "x" * 200} for one in range(100)]
+        on.script(paged(1, next="b"), Answer(json={"data": many}, gate="slow"), route=LIST)
+        told = await on.call(
+            "read_api", provider="exp", call="customers", arguments={}, wait_seconds=0
+        )
+        await on.provider.arrived(LIST, 2)
+        write, failures = on.app.store.write, ["once"]
+
+        async def deaf(unit: Any) -> Any:
+            done = await write(unit)
+            if failures:
+                raise StoreUnavailable(failures.pop())
+            return done
+
+        monkeypatch.setattr(on.app.store, "write", deaf)
+        on.provider.release("slow")
+        await on.becomes(told["operation_id"], "succeeded")
+        await on.clock.asleep(2)
+        on.clock.advance(1_000)
+        await on.settled()
+
+        ended = await on.full(told["operation_id"])
+        assert stored(ended["result"]) == [{"id": 1}, *many]
+
+
 # --- pace, pause, end -----------------------------------------------------------------------
 
 
@@ -462,7 +511,7 @@ async def test_a_page_that_comes_after_another_process_took_over_is_not_counted_
     tmp_path: Path,
 ) -> None:
     clock = ManualClock()
-    calls = {"customers": CUSTOMERS}
+    calls = {"customers": CUSTOMERS | {"timeout": "30s"}}
     async with (
         furnished(tmp_path, states=None, calls=calls) as provider,
         process(provider, tmp_path, clock) as first,
@@ -475,11 +524,19 @@ async def test_a_page_that_comes_after_another_process_took_over_is_not_counted_
         )
         await provider.arrived(LIST, 2)
         async with process(provider, tmp_path, clock) as second:
-            clock.advance(MINUTE)  # beyond the lease of the first
-            second.app.store.wake()
-            ended = await second.end_of(told["operation_id"])
+            for moment, state in ((2 * MINUTE, "delayed"), (MINUTE // 10, "succeeded")):
+                clock.advance(moment)  # beyond the lease of the first, then to the next try
+                second.app.store.wake()
+                await second.becomes(told["operation_id"], state)
+            ended = await second.full(told["operation_id"])
             provider.release("slow")
             await first.settled()
+            attempts = await second.app.store.read.attempts_of(told["operation_id"])
+            assert [(one.outcome, one.late) for one in attempts] == [
+                ("answered", False),
+                ("answered", True),
+                ("answered", False),
+            ]
             after = await second.full(told["operation_id"])
 
         assert (ended["state"], after["result"]) == ("succeeded", ended["result"])

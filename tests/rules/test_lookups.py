@@ -122,6 +122,11 @@ def test_a_stated_cursor_is_followed_even_if_it_is_empty(
     assert page_of({"data": [], **body}, contract=NEXT).more == more
 
 
+def test_a_cursor_that_is_no_plain_value_is_not_the_end() -> None:
+    page = page_of({"data": [], "next": {"after": "p2"}}, contract=NEXT)
+    assert (page.more, page.readable) == (None, False)
+
+
 @pytest.mark.requirement("R25")
 @pytest.mark.parametrize(
     ("amount", "differs"),
