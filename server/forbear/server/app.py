@@ -24,6 +24,7 @@ from forbear.server.upstream import Upstream
 from forbear.server.worker import Worker, listen
 from forbear.storage.store import Store
 from forbear.tools.desk import Caller, Desk
+from forbear.tools.office import Office
 
 _log = logging.getLogger(__name__)
 
@@ -36,6 +37,7 @@ class App:
     store: Store
     contracts: Contracts
     desk: Desk
+    office: Office
     clock: Clock
     random: Random
 
@@ -87,7 +89,8 @@ async def running(
         contracts = Contracts(settings.contracts, credentials, store.key)
         caller = Caller(console=settings.console_url, resident=role == "worker")
         desk = Desk(store, contracts, clock, random, caller)
-        app = App(settings, store, contracts, desk, clock, random)
+        office = Office(store, contracts, clock, desk)
+        app = App(settings, store, contracts, desk, office, clock, random)
         if not worker:
             async with _supervised(partial(listen, store, clock)):
                 yield app

@@ -8,6 +8,7 @@ this; the token keeps honest programs apart, not users (README, "Limits").
 
 from __future__ import annotations
 
+import getpass
 import hashlib
 import hmac
 import os
@@ -27,6 +28,24 @@ def learn(
     token = environment.get(VARIABLE)
     if token and _stated(environment) is None:
         _keep(_file(settings), _digest(store_key, token))
+
+
+def signature(store: Path, channel: str, comment: str | None = None) -> dict[str, object]:
+    """Who decides, as the audit trail keeps it; `store` is the file of the store.
+
+    `same_user` says that the operator runs as the user whom the store belongs to: agents of that
+    user could have done the same.
+    """
+    try:
+        name = getpass.getuser()
+    except (OSError, KeyError):
+        name = f"uid {os.getuid()}"
+    by: dict[str, object] = {
+        "operator": name,
+        "channel": channel,
+        "same_user": os.getuid() == store.stat().st_uid,
+    }
+    return by if comment is None else by | {"comment": comment}
 
 
 def is_known(settings: Settings) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -24,9 +23,7 @@ if TYPE_CHECKING:
     from forbear.rules.decisions import Wish
     from forbear.rules.model import Case, Operation, Refusal
     from forbear.server.app import App
-    from forbear.storage.accepting import Draft
     from forbear.storage.deciding import Decided
-    from forbear.storage.transitions import Holding
 
 NOTHING = "Nothing was decided."
 
@@ -48,10 +45,11 @@ def inbox(as_json: AsJson = False) -> None:
         return
 
     async def listed() -> int:
-        from forbear.server.cli.inbox import entries, lines
+        from forbear.server.clock import SystemClock
+        from forbear.tools.inbox import entries, lines
 
         async with opened(home) as store:
-            found = await entries(store)
+            found = await entries(store, SystemClock().now().wall)
             if as_json:
                 say_json({"cases": [entry.as_json() for entry in found]})
             elif not found:
@@ -91,9 +89,21 @@ def decide(
     as_json: AsJson = False,
 ) -> None:
     """Decide a case: once, on the facts as shown, and recorded with your name."""
-    from forbear.server.cli.wishes import wish_of
+    from forbear.server.clock import SystemClock
+    from forbear.tools.wishes import BadWish, wish_of
 
-    wish = wish_of(option, minutes, requests, until, treat_as, reference)
+    try:
+        wish = wish_of(
+            SystemClock().now().wall,
+            option,
+            minutes=minutes,
+            requests=requests,
+            until=until,
+            treat_as=treat_as,
+            reference=reference,
+        )
+    except BadWish as error:
+        raise Failure(str(error)) from error
     home = settings()
 
     async def decided() -> None:
@@ -119,7 +129,7 @@ def decide(
 
 def _lowered(app: App, op: Operation, wish: Wish) -> tuple[str, ...]:
     from forbear.rules.contract import Job
-    from forbear.server.cli.wishes import lowered
+    from forbear.tools.wishes import lowered
 
     held = app.contracts.holding(op.provider, op.action)
     job = held.action if held is not None else None
@@ -159,66 +169,21 @@ async def _decide(
 ) -> None:
     from forbear.rules.model import Refusal
 
-    held = app.contracts.holding(op.provider, op.action)
     by = _decided_by(app, channel, comment)
-    ledger, dry_run = app.store.ledger, channel is None
-    follow_up = _cancellation(app, case, op, wish, held)
-    if isinstance(follow_up, Refusal):
-        raise await _refused(app, op, follow_up)
-    decide = partial(
-        ledger.decide,
-        case_id=case.id,
-        revision=case.revision,
-        wish=wish,
-        holding=held,
-        by=by,
-        follow_up=follow_up,
-        dry_run=dry_run,
-    )
-    outcome = await app.store.write(decide)
+    outcome = await app.office.decide(case, op, wish, by, dry_run=channel is None)
     if isinstance(outcome, Refusal):
         raise await _refused(app, op, outcome)
-    await _show_outcome(app, outcome, wish, dry_run=dry_run, as_json=as_json)
+    await _show_outcome(app, outcome, wish, dry_run=channel is None, as_json=as_json)
     if outcome.follow_up is not None:
         queued = outcome.follow_up.id
         remark(f"The cancellation is {queued}; forbear wait {queued}")
 
 
 def _decided_by(app: App, channel: str | None, comment: str | None) -> dict[str, object]:
-    """Who decides, as the audit trail keeps it.
+    """Who decides, as the audit trail keeps it."""
+    from forbear.server.operator import signature
 
-    `same_user` says that the operator runs as the user whom the store belongs to: agents of that
-    user could have typed the same.
-    """
-    import getpass
-    import os
-
-    try:
-        operator = getpass.getuser()
-    except (OSError, KeyError):
-        operator = f"uid {os.getuid()}"
-    by: dict[str, object] = {
-        "operator": operator,
-        "channel": channel or "dry run",
-        "same_user": os.getuid() == app.store.path.stat().st_uid,
-    }
-    return by if comment is None else by | {"comment": comment}
-
-
-def _cancellation(
-    app: App, case: Case, op: Operation, wish: Wish, held: Holding | None
-) -> Draft | Refusal | None:
-    """With `cancel_at_provider`, the cancellation that is queued with the decision."""
-    from forbear.rules.contract import Job
-    from forbear.rules.model import Option
-
-    job = held.action if held is not None else None
-    if wish.option is not Option.CANCEL_AT_PROVIDER or held is None or not isinstance(job, Job):
-        return None
-    if job.cancel is None:
-        return None
-    reason = f"decided in case {case.number}"
-    return app.desk.cancellation(op, held, job.cancel, reason, approved_by=case.id)
+    return signature(app.store.path, channel or "dry run", comment)
 
 
 async def _show_outcome(

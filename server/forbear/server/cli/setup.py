@@ -74,7 +74,7 @@ def init() -> None:
 
 
 def demo() -> None:
-    """Show five jobs against a provider on this machine: no network, no key, no account."""
+    """Show jobs, reads and writes against a provider on this machine: no network, no key."""
     from forbear.server.demo import show
 
     if not show():

@@ -8,7 +8,6 @@ from typing import Any
 
 from forbear.rules.escalations import URGENT
 from forbear.rules.model import Case, Operation, Reason
-from forbear.server.clock import SystemClock
 from forbear.storage.store import Store
 from forbear.tools.times import rfc3339
 from forbear.tools.untrusted import clip
@@ -106,8 +105,8 @@ class Entry:
         }
 
 
-async def entries(store: Store) -> list[Entry]:
-    now = SystemClock().now().wall
+async def entries(store: Store, now: int) -> list[Entry]:
+    """All open cases in the order in which a person should look at them."""
     found: list[Entry] = []
     for case in await store.read.open_cases():
         op = await store.read.operation(case.operation_id)

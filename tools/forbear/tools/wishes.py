@@ -1,4 +1,4 @@
-"""From the options of `decide` to a wish: times and numbers as a person writes them."""
+"""From what a person wrote to a wish: times and numbers as they are written by hand."""
 
 from __future__ import annotations
 
@@ -12,24 +12,32 @@ from forbear.rules.escalations import length
 from forbear.rules.model import Option
 from forbear.rules.notation import parse_duration
 from forbear.rules.timing import read_rfc3339
-from forbear.server.cli.terminal import Failure
-from forbear.server.clock import SystemClock
+
+
+class BadWish(ValueError):
+    """What was written is no wish; the message names the wrong word and the right ones."""
 
 
 def wish_of(
+    now: int,
     option: str,
-    minutes: float | None,
-    requests: int | None,
-    until: str | None,
-    treat_as: str | None,
-    reference: str | None,
+    *,
+    minutes: float | None = None,
+    requests: int | None = None,
+    until: str | None = None,
+    treat_as: str | None = None,
+    reference: str | None = None,
 ) -> Wish:
-    """The wish, or a failure that names the wrong word and the right ones."""
+    """The wish as of `now` (epoch ms).
+
+    Raises:
+        BadWish
+    """
     name = option.replace("-", "_")
     if minutes is not None and not isfinite(minutes * 60_000):
-        raise Failure(f"--minutes {minutes} is no length of time; write a number above 0.")
+        raise BadWish(f"--minutes {minutes} is no length of time; write a number above 0.")
     if name not in set(Option):
-        raise Failure(f"There is no option {option!r}; `forbear show` lists those of the case.")
+        raise BadWish(f"There is no option {option!r}; `forbear show` lists those of the case.")
     _refuse_strangers(
         Option(name),
         {
@@ -44,7 +52,7 @@ def wish_of(
         option=Option(name),
         extend_by=None if minutes is None else round(minutes * 60_000),
         requests=requests,
-        until=None if until is None else instant(until, SystemClock().now().wall),
+        until=None if until is None else instant(until, now),
         treat_as=treat_as,
         reference=reference,
     )
@@ -64,11 +72,15 @@ def _refuse_strangers(chosen: Option, given: dict[str, tuple[object, Option]]) -
     """A parameter of another option is a mistake about what will happen; it is not ignored."""
     for name, (value, option) in given.items():
         if value is not None and option is not chosen:
-            raise Failure(f"{name} belongs to {option}, not to {chosen}; leave it out.")
+            raise BadWish(f"{name} belongs to {option}, not to {chosen}; leave it out.")
 
 
 def instant(text: str, now: int) -> int:
-    """A point in time, epoch ms: `30m` from now, the next `14:30` UTC, or RFC 3339."""
+    """A point in time, epoch ms: `30m` from now, the next `14:30` UTC, or RFC 3339.
+
+    Raises:
+        BadWish
+    """
     if re.fullmatch(r"[0-9]+(s|m|h|d)", text):
         return now + parse_duration(text)
     if found := re.fullmatch(r"([01]?[0-9]|2[0-3]):([0-5][0-9])Z?", text):
@@ -79,7 +91,7 @@ def instant(text: str, now: int) -> int:
         return round(then.timestamp() * 1_000)
     full = read_rfc3339(text)
     if full is None:
-        raise Failure(
+        raise BadWish(
             f"--until {text!r} is no time; write 30m, 14:30 (UTC) or 2026-11-30T14:30:00Z."
         )
     return full
