@@ -325,12 +325,33 @@ def test_an_observation_has_its_timeout_or_the_time_that_is_left(left: int) -> N
     assert permit.send_by == NOW + min(10 * SECOND, left - 1)
 
 
+@pytest.mark.requirement("R12")
+@given(left=st.integers(1, 2 * MINUTE))
+def test_a_read_has_its_timeout_or_the_time_that_is_left(left: int) -> None:
+    """RE-06."""
+    read = queued(Kind.CALL, READ, deadline_at=NOW + left, timeout=30 * SECOND, **DUE)
+    assert admitted(read).timeout == min(30 * SECOND, left)
+
+
 def test_no_first_byte_of_a_write_leaves_when_its_timeout_no_longer_fits() -> None:
     op = queued(deadline_at=NOW + 33 * SECOND, **DUE)
     assert admitted(op).send_by == NOW + 3 * SECOND
 
 
 # --- a decision's single permit -------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "op",
+    [waiting(), queued(Kind.CALL, READ), queued(**LOOKING)],
+    ids=["status", "read", "lookup"],
+)
+def test_a_single_permit_has_its_whole_timeout_after_the_end(op: Operation) -> None:
+    """RE-06: nothing is ever sent with a time-out of zero or less."""
+    late = replace(op, deadline_at=NOW - HOUR, once=Reason.INVALID_RESPONSE, next_at=NOW)
+    permit = admit(late, FINDABLE, shared(), NOW, credential_ready=True)
+    assert isinstance(permit, Admit)
+    assert permit.timeout == 30 * SECOND
 
 
 def test_a_single_permit_ignores_ends_and_maxima() -> None:

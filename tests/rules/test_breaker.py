@@ -51,6 +51,19 @@ def test_one_attempt_after_its_time_opens_it_again_or_closes_it() -> None:
     assert tripped([*history, worked, failed(late + 1)], "local", NOW + late + 2) is None
 
 
+def test_no_other_attempt_goes_out_beside_the_one_after_its_time() -> None:
+    """CB-01."""
+    history = [failed(0), failed(1_000), failed(2_000)]
+    late = 2_000 + 11 * MINUTE
+    probe = replace(sending(), created_at=NOW + late, deadline_at=NOW + late + 5 * MINUTE)
+    beside = tripped([*history, probe], "local", NOW + late + 1)
+    assert beside is not None
+    assert (beside.code, beside.until) == ("bad_dataset", probe.deadline_at)
+    assert tripped([*history, probe], "somebody else", NOW + late + 1) is None
+    assert tripped([*history, probe], "local", probe.deadline_at) is None, "it is over, or stuck"
+    assert tripped([failed(0), failed(1_000), probe], "local", NOW + late + 1) is None
+
+
 def test_a_codeless_failure_is_known_by_its_status() -> None:
     history = [failed(step, None) for step in range(3)]
     opened = tripped(history, "local", NOW + 10)

@@ -266,14 +266,7 @@ def _hold(
 def _grant(
     op: Operation, action: Action, now: int, taken: tuple[Taken, ...], *, extra: bool
 ) -> Admit:
-    timeout, latest = op.timeout, now + HANDOVER
-    if op.step is Step.STATUS and isinstance(action, Job):
-        timeout = action.status.timeout
-        if op.once is None:
-            timeout = min(timeout, end_of(op) - now)
-    lookup = lookup_of(op, action)
-    if op.step is Step.LOOKUP and lookup is not None:
-        timeout = min(lookup.request.timeout, end_of(op) - now)
+    timeout, latest = _timeout(op, action, now), now + HANDOVER
     if op.once is None:
         latest = min(latest, last_start(op))
     until = key_honoured_until(op, action)
@@ -281,3 +274,18 @@ def _grant(
         latest = min(latest, until)
     lease = HANDOVER + timeout + SETTLING
     return Admit(op.step, timeout, latest, lease, taken, extra)
+
+
+def _timeout(op: Operation, action: Action, now: int) -> int:
+    """How long the next request may take, ms.
+
+    What only looks ends with the operation at the latest; a write that has started has its whole
+    timeout, and so has the single permit of a decision.
+    """
+    whole, lookup = op.timeout, lookup_of(op, action)
+    if op.step is Step.STATUS and isinstance(action, Job):
+        whole = action.status.timeout
+    elif op.step is Step.LOOKUP and lookup is not None:
+        whole = lookup.request.timeout
+    looks = op.step is not Step.SEND or _is_read(op)
+    return min(whole, end_of(op) - now) if looks and op.once is None else whole

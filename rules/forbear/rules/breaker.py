@@ -20,24 +20,27 @@ WINDOW = 600_000
 
 @dataclass(frozen=True, slots=True)
 class Tripped:
-    """The breaker is open: nothing is stored or sent before `until`."""
+    """The breaker is open: nothing is stored or sent before `until`, or while a probe is out."""
 
     operation: Operation
     """The newest of the failures."""
     code: str | None
     times: int
     until: int
+    """When it lets one attempt go, or when the one that it let go is over at the latest."""
 
 
 def tripped(same_intent: Sequence[Operation], principal: str, now: int) -> Tripped | None:
     """Whether the breaker is open for an intent, whose operations are given in any order.
 
-    After its time one attempt goes out; if that fails the same way it is open again at once.
+    After its time one attempt goes out, and no other beside it; if that fails the same way it is
+    open again at once.
     """
-    mine = (op for op in same_intent if op.principal == principal and op.final)
+    mine = [op for op in same_intent if op.principal == principal]
     streak: list[Operation] = []
     open_until = 0
-    for op in sorted(mine, key=lambda op: (op.updated_at, op.number)):
+    ended = (op for op in mine if op.final)
+    for op in sorted(ended, key=lambda op: (op.updated_at, op.number)):
         if not _failed(op):
             streak, open_until = [], 0
             continue
@@ -47,6 +50,8 @@ def tripped(same_intent: Sequence[Operation], principal: str, now: int) -> Tripp
         recent = [one for one in streak if op.updated_at - one.updated_at < WINDOW]
         if open_until or len(recent) >= IDENTICAL:
             open_until = op.updated_at + WINDOW
+    if open_until:
+        open_until = max([open_until, *(op.deadline_at for op in mine if not op.final)])
     if now >= open_until:
         return None
     return Tripped(streak[-1], _code(streak[-1]), len(streak), open_until)
