@@ -209,8 +209,13 @@ async def test_co_02_two_keys_of_one_account_are_two_requests(
             held = on.app.contracts.holding("exp", "customer")
             assert held is not None
             assert held.credential is not None
-            known = {"provider": "exp", "account": "default", "fingerprint": held.credential}
-            accept = partial(on.app.store.brakes.accept_credential, **known, by={"by": "anna"})
+            accept = partial(
+                on.app.store.brakes.accept_credential,
+                provider="exp",
+                account="default",
+                fingerprint=held.credential,
+                by={"operator": "anna"},
+            )
             await on.app.store.write(accept)
             second = await customer(on)
 

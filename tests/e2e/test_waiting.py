@@ -151,7 +151,7 @@ async def test_a_job_that_was_done_is_not_done_again_unasked(tmp_path: Path) -> 
 
 
 async def test_fifty_jobs_of_one_moment_spread_their_polls(tmp_path: Path) -> None:
-    scopes = {"account": {"per": "account", "rate": "10/1s"}}
+    scopes = {"account": {"per": "account", "rate": "10/1s", "max_delayed_requests": 50}}
     async with stage(tmp_path, states=None, scopes=scopes) as on:
         for number in range(50):
             on.provider.job(f"exp_{number}", FOREVER)

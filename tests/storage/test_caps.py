@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from tests.support import FixedRandom, ManualClock
 
 from forbear.rules.model import Kind, Operation, Priority, State
 from forbear.rules.taskbudget import TaskFull, TaskLimits
-from forbear.storage.accepting import Accepted, NotAccepted
+from forbear.storage.accepting import Accepted, Draft, NotAccepted
 from forbear.storage.caps import ScopeFull, WalkOver
 from forbear.storage.ledger import Ledger
 from forbear.storage.transitions import Holding
@@ -67,7 +68,7 @@ def ask(
         drafts.call_bounds(call, None, None),
         drafts.Given(None, None, Priority.INTERACTIVE, task),
     )
-    assert isinstance(made, drafts.Draft), made
+    assert isinstance(made, Draft), made
     return house.write(lambda c: house.ledger.accept(c, made, held))
 
 
@@ -173,10 +174,8 @@ def test_what_was_asked_for_without_a_task_outlives_every_task(house: House) -> 
     op = new(ask(house))
     joined(ask(house, task="one"))
     for task in ("one", ""):
-        ended = house.write(
-            lambda c, task=task: house.ledger.end_task(c, "local", task, "no longer wanted")
-        )
-        assert ended == []
+        end = partial(house.ledger.end_task, principal="local", task=task, why="over")
+        assert house.write(end) == []
     assert house.read(op).state is State.QUEUED
 
 

@@ -175,9 +175,8 @@ def task_full(task: str, what: str, used: int, most: int) -> Refusal:
         return _refuse(
             Code.SCOPE_FULL,
             f"Task {clip(task, 64)} has {used} of at most {most} {what}. Not stored, not sent.",
-            "Do not ask again before some of them are over: "
-            f'operation_status(task="{clip(task, 64)}") lists them. Do not go on under another '
-            "task name.",
+            f'Look at operation_status(task="{clip(task, 64)}") and ask again once one of them is '
+            "over. Do not go on under another task name.",
         )
     return _refuse(
         Code.SCOPE_FULL,
