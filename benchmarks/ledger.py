@@ -43,6 +43,7 @@ auth = "none"
 per = "provider"
 rate = "1000000/1s"
 max_concurrent_requests = 100000
+max_delayed_requests = 100000
 [jobs.export]
 usual = "10m"
 deadline = "10h"

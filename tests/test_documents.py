@@ -13,8 +13,10 @@ from forbear.rules.contract import Contract
 from forbear.rules.contract_file import parse
 from forbear.rules.contract_report import report
 from forbear.rules.replay import replay
+from forbear.rules.taskbudget import TaskLimits
 from forbear.rules.toml_lines import key_lines
 from forbear.server.cli.first import FIRST_CONTRACT
+from forbear.server.config import Settings
 from forbear.tools.samples import fault
 from forbear.tools.toolset import TOOLS
 
@@ -101,9 +103,15 @@ def test_a_recipe_settles_what_the_report_says_of_the_smallest_contract(
 
 
 def test_the_contracts_of_readme_and_init_load() -> None:
-    [block] = _BLOCK.findall(README)
+    block, _ = _BLOCK.findall(README)
     assert list(loaded(block).jobs) == ["export"]
     assert replay(loaded(FIRST_CONTRACT)) == ()
+
+
+def test_the_settings_of_the_readme_are_the_defaults(tmp_path: Path) -> None:
+    _, block = _BLOCK.findall(README)
+    (tmp_path / "config.toml").write_text(block, encoding="utf-8")
+    assert Settings.load({"FORBEAR_HOME": str(tmp_path)}).task == TaskLimits()
 
 
 def test_the_readme_lists_the_tools_that_there_are() -> None:
