@@ -158,5 +158,62 @@ async def test_a_probe_that_fails_makes_room_for_a_later_one(tmp_path: Path, pro
         on.script(*[GOOD] * 9, route=CUSTOMERS)
         ended = [await on.end_of(one) for one in asked]
 
-        assert [one["state"] for one in ended].count("succeeded") >= 5
+        # One of them paid for the probes with its own attempts; the others paid nothing.
+        assert sorted(one["state"] for one in ended) == ["failed", *["succeeded"] * 7]
+        assert {one["budgets"]["attempts"]["used"] for one in ended[5:]} == {1}
+        assert await on.app.store.read.outages() == []
+
+
+@pytest.mark.requirement("R32")
+async def test_cb_01_a_probe_that_cannot_connect_makes_room_for_a_later_one(
+    tmp_path: Path,
+) -> None:
+    async with stage(tmp_path, calls=CALLS) as on:
+        asked = await outage(on)
+        await on.provider.stop()
+        for failed in range(1, 4):
+            await probe_due(on)
+            await on.settled()
+            (circuit,) = await on.app.store.read.outages()
+            assert circuit["probes"] == failed
+        await on.provider.start()
+        on.script(*[GOOD] * 9, route=CUSTOMERS)
+        ended = [await on.end_of(one) for one in asked]
+
+        assert {one["state"] for one in ended} == {"succeeded"}
+        assert on.count(CUSTOMERS) == 13
+        assert await on.app.store.read.outages() == []
+
+
+@pytest.mark.requirement("R32")
+async def test_cb_01_a_probe_that_is_refused_reached_a_provider_that_works(tmp_path: Path) -> None:
+    async with stage(tmp_path, calls=CALLS) as on:
+        asked = await outage(on)
+        on.script(Answer(404), *[GOOD] * 9, route=CUSTOMERS)
+        await probe_due(on)
+        await on.settled()
+        assert await on.app.store.read.outages() == []
+        ended = [await on.end_of(one) for one in asked]
+
+        assert sorted(one["state"] for one in ended) == ["failed", *["succeeded"] * 7]
+
+
+@pytest.mark.requirement("R32", "R22")
+async def test_cb_01_a_probe_that_is_no_longer_wanted_makes_room_for_a_later_one(
+    tmp_path: Path,
+) -> None:
+    async with stage(tmp_path, calls=CALLS) as on:
+        asked = await outage(on)
+        on.script(replace(DOWN, gate="slow"), route=CUSTOMERS)
+        await probe_due(on)
+        await on.provider.arrived(CUSTOMERS, 6)
+        (probing,) = (await on.call("operation_status", state="sending"))["operations"]
+        await on.call("end_task", operation_id=probing["operation_id"])
+        on.provider.release("slow")
+        await on.settled()
+        on.script(*[GOOD] * 9, route=CUSTOMERS)
+        ended = {one: (await on.end_of(one))["state"] for one in asked}
+
+        assert ended.pop(probing["operation_id"]) == "discarded"
+        assert {*ended.values()} == {"succeeded"}
         assert await on.app.store.read.outages() == []

@@ -124,7 +124,7 @@ async def test_a_list_of_one_page_is_one_request(tmp_path: Path) -> None:
 
 
 @pytest.mark.requirement("R29")
-async def test_an_empty_cursor_is_a_cursor(tmp_path: Path) -> None:
+async def test_po_20_an_empty_cursor_is_a_cursor(tmp_path: Path) -> None:
     async with lister(tmp_path) as on:
         on.script(paged(1, next=""), paged(2), route=LIST)
         told = await on.read("customers")
@@ -235,7 +235,9 @@ async def test_what_was_read_is_not_kept_twice(tmp_path: Path) -> None:
 
 @pytest.mark.requirement("R29")
 @pytest.mark.parametrize(
-    "following", [["b", "b"], ["b", "c", "b"]], ids=["at once", "after a while"]
+    "following",
+    [["b", "b"], ["b", "c", "b"]],
+    ids=["PO-20 at once", "PO-20 after a while"],
 )
 async def test_a_cursor_that_comes_again_ends_the_read_as_truncated(
     tmp_path: Path, following: list[str]

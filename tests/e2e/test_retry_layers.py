@@ -126,9 +126,7 @@ async def test_re_05_a_reset_in_the_handshake_sent_nothing_and_the_write_goes_ou
     monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "cert.pem"))
     async with FakeProvider() as later:
         base = later.base_url.replace("http:", "https:")
-        async with stage(
-            tmp_path, states=None, base_url=base, calls={"transfer": TRANSFER}
-        ) as on:
+        async with stage(tmp_path, states=None, base_url=base, calls={"transfer": TRANSFER}) as on:
             later.script(ON_CONNECT, Drop("before", "rst"))
             told = await on.write()
             full = await on.full(told["operation_id"])

@@ -24,7 +24,7 @@ from tests.e2e.harness import (
 from tests.support import ManualClock
 
 from forbear.rules.model import Option
-from forbear.server.fake import Answer, Drop, FakeProvider, Step
+from forbear.server.fake import Answer, Drop, FakeProvider, Raw, Step
 
 pytestmark = pytest.mark.anyio
 
@@ -44,6 +44,13 @@ KEYED: Data = NO_RESULT | {
 
 ACCEPTED = {"id": "exp_1", "state": "queued"}
 
+
+def frame(kind: int, stream: int, *fields: int) -> bytes:
+    """A frame of HTTP/2 with 32-bit fields (RFC 9113, section 4.1)."""
+    head = (len(fields) * 4).to_bytes(3) + bytes([kind, 0]) + stream.to_bytes(4)
+    return head + b"".join(field.to_bytes(4) for field in fields)
+
+
 UNCLEAR: dict[str, Sequence[Step]] = {
     "WR-01 committed and closed without a byte": [Drop("after", effect=True)],
     "WR-01 the same with a reset": [Drop("after", "rst", effect=True)],
@@ -54,6 +61,10 @@ UNCLEAR: dict[str, Sequence[Step]] = {
     # The case takes a 408 as refused before any work; by behaviour.md, section 4, it is as a 504.
     "WR-03 a 408": [Answer(408)],
     "WR-09 a 500": [Answer(500, effect=True)],
+    # Only HTTP/1.1 is spoken, where the frame that would prove "not processed" proves nothing.
+    "WR-19 REFUSED_STREAM": [Raw(frame(3, 1, 7))],
+    "WR-19 GOAWAY that names our stream": [Raw(frame(7, 0, 1, 0))],
+    "WR-19 CANCEL": [Raw(frame(3, 1, 8))],
     "a head that stops": [Answer(202, ACCEPTED, cut_head=12, effect=True)],
 }
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import pytest
-from tests.server.sending import get, permit, post, upstream
+from tests.server.sending import certificate, get, permit, post, upstream
 from tests.support import ManualClock
 
 from forbear.server.upstream import KEEP_ALIVE
@@ -37,10 +39,14 @@ class Counter:
     connections: int = 0
     requests: list[tuple[int, str]] = field(default_factory=list[tuple[int, str]])
     """Connection and request line, in order of arrival."""
+    spoken: set[str | None] = field(default_factory=set[str | None])
+    """What TLS agreed on (ALPN)."""
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
         connection = self.connections
+        if (tls := writer.get_extra_info("ssl_object")) is not None:
+            self.spoken.add(tls.selected_alpn_protocol())
         try:
             while self.closes != "before":
                 if self.first_only and connection in {one for one, _ in self.requests}:
@@ -62,9 +68,10 @@ class Counter:
 
 
 @asynccontextmanager
-async def counting(counter: Counter) -> AsyncIterator[Counter]:
-    server = await asyncio.start_server(counter.serve, "127.0.0.1", 0)
-    counter.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+async def counting(counter: Counter, tls: ssl.SSLContext | None = None) -> AsyncIterator[Counter]:
+    server = await asyncio.start_server(counter.serve, "127.0.0.1", 0, ssl=tls)
+    scheme = "http" if tls is None else "https"
+    counter.url = f"{scheme}://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     try:
         yield counter
     finally:
@@ -127,6 +134,21 @@ async def test_one_permit_is_one_request_whatever_the_provider_answers(
             assert arrived == asked
             assert all(reply.sent for reply in replies)
         assert other.connections == 0
+
+
+@pytest.mark.requirement("R08", "R16")
+async def test_WR_19_no_connection_is_http_2_whatever_the_server_would_rather_speak(
+    clock: ManualClock, tmp_path: Path
+) -> None:
+    """What that protocol says of streams that were not processed is therefore never heard."""
+    tls, trusting = certificate(tmp_path, "IP:127.0.0.1")
+    tls.set_alpn_protocols(["h2", "http/1.1"])
+    async with counting(Counter(), tls) as server:
+        async with upstream(clock, server.url, tls=trusting) as sender:
+            reply = await sender.send(permit(clock), post(f"{server.url}/x"))
+
+        assert (reply.complete, server.requests) == (True, [(1, "POST /x")])
+        assert server.spoken == {"http/1.1"}
 
 
 # --- which connection a request rides ---------------------------------------------------------
