@@ -39,12 +39,12 @@ def lines(events: Sequence[AuditEvent]) -> tuple[str, ...]:
     """
     told: list[str] = []
     day = ""
-    for scene in _scenes(events):
+    for scene in scenes_of(events):
         stamp = rfc3339(scene.at)
         if stamp[:10] != day:
             day = stamp[:10]
             told.append(day)
-        told.append(f"{stamp[11:]} {_sentence(scene)}")
+        told.append(f"{stamp[11:]} {sentence(scene)}")
     return tuple(told)
 
 
@@ -56,7 +56,7 @@ def receipt(events: Sequence[AuditEvent]) -> str:
     """
     if not events:
         return "nothing sent"
-    scenes = list(_scenes(events))
+    scenes = list(scenes_of(events))
     left = [scene for scene in scenes if scene.step is not None and scene.code is not Code.NOT_SENT]
     sends = sum(scene.step is Step.SEND for scene in left)
     lookups = sum(scene.step is Step.LOOKUP for scene in left)
@@ -78,12 +78,12 @@ def receipt(events: Sequence[AuditEvent]) -> str:
         parts.append(f"{unsent} not sent")
     parts += [
         _count(max(0, sends - _first_tries(left)), "repeat"),
-        _span(events[-1].at - events[0].at),
+        span(events[-1].at - events[0].at),
     ]
     return " · ".join(parts)
 
 
-def _first_tries(left: Sequence[_Scene]) -> int:
+def _first_tries(left: Sequence[Scene]) -> int:
     """Requests of the action that tried something new: the first, and the first of each page."""
     sends = [scene for scene in left if scene.step is Step.SEND]
     return 1 + sum("page" in scene.body for scene in sends[:-1])
@@ -97,7 +97,7 @@ def _count(number: int, noun: str) -> str:
     return f"{number} {noun if number == 1 else plural}"
 
 
-def _span(ms: int) -> str:
+def span(ms: int) -> str:
     """`40 s`, `12 m 40 s`, `2 h 5 m`, `3 d 4 h`: the two largest units that say anything."""
     seconds = max(0, ms) // 1_000
     parts: list[str] = []
@@ -108,7 +108,7 @@ def _span(ms: int) -> str:
     return " ".join(part for part in parts[:2] if part) or "0 s"
 
 
-def _refusals(scenes: Sequence[_Scene], events: Sequence[AuditEvent]) -> Counter[str]:
+def _refusals(scenes: Sequence[Scene], events: Sequence[AuditEvent]) -> Counter[str]:
     """Answers that asked for patience (429, 503), and whether they got it."""
     reserved = [event.at for event in events if event.code == Code.RESERVED]
     found: Counter[str] = Counter()
@@ -133,8 +133,8 @@ _OUTCOMES = frozenset({Code.ANSWERED, Code.NO_ANSWER, Code.NOT_SENT, Code.LOST})
 
 
 @dataclass(frozen=True, slots=True)
-class _Scene:
-    """One event with what was known when it happened."""
+class Scene:
+    """One event with what was known when it happened; a request and its outcome are one scene."""
 
     at: int
     code: Code | None
@@ -156,7 +156,8 @@ class _Scene:
         return clock_time(at, self.at)
 
 
-def _scenes(events: Sequence[AuditEvent]) -> Iterator[_Scene]:
+def scenes_of(events: Sequence[AuditEvent]) -> Iterator[Scene]:
+    """The scenes of one operation, in the order of its events."""
     closed = {event.body.get("attempt") for event in events if event.code in _OUTCOMES}
     known: dict[str, Any] = {}
     numbers: Counter[Step] = Counter()
@@ -173,13 +174,14 @@ def _scenes(events: Sequence[AuditEvent]) -> Iterator[_Scene]:
                 continue
         mine = code is Code.RESERVED or code in _OUTCOMES
         request = attempts.get(attempt, (Step.SEND, 1)) if mine else (None, 0)
-        yield _Scene(event.at, code, event.code, event.body, known, *request)
+        yield Scene(event.at, code, event.code, event.body, known, *request)
 
 
 # --- sentences ------------------------------------------------------------------------------
 
 
-def _sentence(scene: _Scene) -> str:
+def sentence(scene: Scene) -> str:
+    """What happened, without its time: one line of the story."""
     match scene.code:
         case Code.ACCEPTED:
             return _asked(scene)
@@ -237,12 +239,12 @@ def _word(value: object, otherwise: str = "") -> str:
     return clip(str(value), WORD) if value not in (None, "") else otherwise
 
 
-def _by_task(scene: _Scene) -> str:
+def _by_task(scene: Scene) -> str:
     task = scene.body.get("task")
     return f" by task {_word(task)}" if task else ""
 
 
-def _asked(scene: _Scene) -> str:
+def _asked(scene: Scene) -> str:
     of = _word(scene.after.get("parent_id"), "its job")
     action = f"{_word(scene.after.get('provider'))}.{_word(scene.after.get('action'))}"
     what = {
@@ -272,7 +274,7 @@ _HELD_FOR = {
 }
 
 
-def _held(scene: _Scene) -> str:
+def _held(scene: Scene) -> str:
     waiting_for = scene.after.get("waiting_for")
     held = _HELD_FOR.get(str(waiting_for), "held")
     at = scene.after.get("next_at")
@@ -293,7 +295,7 @@ _VERBS = {
 }
 
 
-def _request(scene: _Scene) -> str:
+def _request(scene: Scene) -> str:
     """`poll 4`, `submission`, `fetch 2`, `lookup 1`."""
     match scene.step:
         case Step.STATUS:
@@ -305,7 +307,7 @@ def _request(scene: _Scene) -> str:
             return noun if scene.number < 2 else f"{noun} {scene.number}"
 
 
-def _happened(scene: _Scene) -> str:
+def _happened(scene: Scene) -> str:
     """What came of a request, before what follows from it."""
     verb = {Step.STATUS: "polled", Step.LOOKUP: "looked it up"}.get(
         scene.step or Step.SEND, _VERBS[scene.kind]
@@ -322,7 +324,7 @@ def _happened(scene: _Scene) -> str:
             return _answered(scene, verb)
 
 
-def _answered(scene: _Scene, verb: str) -> str:
+def _answered(scene: Scene, verb: str) -> str:
     body = scene.body
     if body.get("event") == "accepted":
         return _submitted(scene)
@@ -363,15 +365,15 @@ _CUTS = {
 }
 
 
-def _status(scene: _Scene) -> str:
+def _status(scene: Scene) -> str:
     """`503, to wait 120 s`, `429 without a hint`, `404`."""
     http, asked = scene.body.get("http"), scene.body.get("retry_after_ms")
     if asked is not None:
-        return f"{http}, to wait {_span(asked)}"
+        return f"{http}, to wait {span(asked)}"
     return f"{http} without a hint" if http == 429 else str(http)
 
 
-def _submitted(scene: _Scene) -> str:
+def _submitted(scene: Scene) -> str:
     job = scene.after.get("provider_job")
     parts = [f"submitted job {_word(job)}" if job is not None else "submitted"]
     deadline, budget = scene.after.get("deadline_at"), scene.after.get("status_requests_max")
@@ -382,7 +384,7 @@ def _submitted(scene: _Scene) -> str:
     return _joined(*parts)
 
 
-def _over(scene: _Scene) -> str:
+def _over(scene: Scene) -> str:
     """Why an operation ended or stopped before anything more was sent."""
     if scene.body.get("reason") is not None:
         return "nothing more is sent"
@@ -394,7 +396,7 @@ def _over(scene: _Scene) -> str:
     return why.get(str(scene.body.get("why")), "over")
 
 
-def _late(scene: _Scene) -> str:
+def _late(scene: Scene) -> str:
     parts = ["late evidence"]
     http, state = scene.body.get("http"), scene.body.get("state")
     if scene.body.get("outcome") == "not_sent":
@@ -409,7 +411,7 @@ def _late(scene: _Scene) -> str:
     return _joined(*parts)
 
 
-def _decided(scene: _Scene) -> str:
+def _decided(scene: Scene) -> str:
     """`anna decided extend (15 minutes, 4 checks) at a terminal`."""
     body = scene.body
     who = _word(body.get("operator"), "a person")
@@ -437,7 +439,7 @@ _AT = {"terminal": " at a terminal", "token": " with the operator token"}
 # --- what followed --------------------------------------------------------------------------
 
 
-def _consequences(scene: _Scene) -> Iterator[str]:
+def _consequences(scene: Scene) -> Iterator[str]:
     changed = scene.body.get("set", {})
     yield from _charges(scene, changed)
     if scene.code is Code.DECIDED:
@@ -466,7 +468,7 @@ _FINAL = frozenset(
 )
 
 
-def _charges(scene: _Scene, changed: Mapping[str, Any]) -> Iterator[str]:
+def _charges(scene: Scene, changed: Mapping[str, Any]) -> Iterator[str]:
     """Budgets of failures that this event counted up."""
     if scene.code is Code.DECIDED:
         return
@@ -475,7 +477,7 @@ def _charges(scene: _Scene, changed: Mapping[str, Any]) -> Iterator[str]:
             yield f"{words} {changed[f'{name}_used']} of {scene.after.get(f'{name}_max', '?')}"
 
 
-def _ended(scene: _Scene, state: str) -> str:
+def _ended(scene: Scene, state: str) -> str:
     failure = scene.body.get("set", {}).get("failure") or {}
     detail = [_word(failure.get("code")), clip(str(failure.get("message") or ""), 120)]
     told = ", ".join(part for part in detail if part)
@@ -484,7 +486,7 @@ def _ended(scene: _Scene, state: str) -> str:
     return f"{state}{f' ({told})' if told else ''}"
 
 
-def _next(scene: _Scene) -> str:
+def _next(scene: Scene) -> str:
     at = scene.after.get("next_at")
     if at is None:
         return ""
