@@ -133,7 +133,7 @@ async def test_a_task_ends_at_its_requests_however_it_is_split(tmp_path: Path) -
         refused = error(await on.read("customers", task="report"))
 
         assert refused["code"] == "scope_full"
-        assert "Task report has used 4 of its 4 requests" in refused["message"]
+        assert "Task report has used 4 of its 4 requests, sent or waiting." in refused["message"]
         assert "another task name" in refused["next_step"]
         assert error(await on.asked("other", task="report"))["code"] == "scope_full"
         await on.due(job)  # what runs goes on by its own bounds
@@ -244,7 +244,7 @@ async def test_what_waits_in_a_scope_is_bounded_and_the_next_is_refused(tmp_path
         job = error(await on.asked("d"))
         for refused in (read, job):
             assert refused["code"] == "scope_full"
-            assert "exp/account already has 2 requests waiting" in refused["message"]
+            assert "exp/default/account already has 2 requests waiting" in refused["message"]
             assert "until about 10:" in refused["message"]
         assert (await on.asked("b", wait_seconds=0))["joined"] is True
         assert len((await on.call("operation_status"))["operations"]) == 3

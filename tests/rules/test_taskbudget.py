@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from forbear.rules.taskbudget import TaskFull, TaskLimits, TaskUse, full
+from forbear.rules.taskbudget import REQUESTS, TaskFull, TaskLimits, TaskUse, full
 
 LIMITS = TaskLimits(max_requests=5, max_wait=2_000, max_open_operations=3)
 
@@ -14,8 +14,8 @@ LIMITS = TaskLimits(max_requests=5, max_wait=2_000, max_open_operations=3)
     ("used", "most"),
     [
         (TaskUse(4, 1_999, 2), None),
-        (TaskUse(5, 0, 0), TaskFull("t", "requests", 5, 5)),
-        (TaskUse(9, 9_000, 9), TaskFull("t", "requests", 9, 5)),
+        (TaskUse(5, 0, 0), TaskFull("t", REQUESTS, 5, 5)),
+        (TaskUse(9, 9_000, 9), TaskFull("t", REQUESTS, 9, 5)),
         (TaskUse(4, 2_000, 3), TaskFull("t", "seconds of waiting", 2, 2)),
         (TaskUse(0, 0, 3), TaskFull("t", "open operations", 3, 3)),
     ],

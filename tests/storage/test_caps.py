@@ -24,7 +24,7 @@ from tests.storage.house import (
 from tests.support import FixedRandom, ManualClock
 
 from forbear.rules.model import Kind, Operation, Priority, State
-from forbear.rules.taskbudget import TaskFull, TaskLimits
+from forbear.rules.taskbudget import REQUESTS, TaskFull, TaskLimits
 from forbear.storage.accepting import Accepted, Draft, NotAccepted
 from forbear.storage.caps import ScopeFull, WalkOver
 from forbear.storage.ledger import Ledger
@@ -208,7 +208,7 @@ def test_a_task_counts_what_left_and_what_waits_to_leave(bounded: House) -> None
     bounded.poll(job, RUNNING)
     assert isinstance(bounded.ask("b", task="one"), Accepted)
     before = rows_of(bounded)
-    assert ask(bounded, task="one") == TaskFull("one", "requests", 3, 3)
+    assert ask(bounded, task="one") == TaskFull("one", REQUESTS, 3, 3)
     assert rows_of(bounded) == before
     assert isinstance(ask(bounded, task="one", principal="agent-2"), Accepted)
     assert isinstance(ask(bounded), Accepted)
@@ -220,9 +220,9 @@ def test_the_result_of_a_job_counts_in_the_tasks_of_the_job(bounded: House) -> N
     bounded.send(job, ACCEPTED)
     bounded.poll(job, DONE)
     result = bounded.follow_up(bounded.read(job), Kind.RESULT)
-    assert ask(bounded, task="one") == TaskFull("one", "requests", 3, 3)
+    assert ask(bounded, task="one") == TaskFull("one", REQUESTS, 3, 3)
     bounded.send(result, Said(200, {"rows": 3}))
-    assert ask(bounded, task="one") == TaskFull("one", "requests", 3, 3)
+    assert ask(bounded, task="one") == TaskFull("one", REQUESTS, 3, 3)
 
 
 @pytest.mark.requirement("R05", "R14")
@@ -243,7 +243,7 @@ def test_the_last_place_of_a_scope_is_given_once(house: House) -> None:
             (house, other)[number % 2].new(f"d{number}")
         first_at = house.clock.now().wall
         house.clock.advance(-1)
-        full = ScopeFull("account", 25, first_at)
+        full = ScopeFull("exp/acct_17/account", 25, first_at)
         assert other.ask("one more") == full
         assert house.ask("one more") == full
         assert isinstance(house.ask("d3"), Accepted)  # to join takes no place

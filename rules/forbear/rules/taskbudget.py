@@ -41,13 +41,14 @@ class TaskFull:
     most: int
 
 
+REQUESTS = "requests, sent or waiting"
 OPEN_OPERATIONS = "open operations"
 
 
 def full(task: str, limits: TaskLimits, used: TaskUse) -> TaskFull | None:
     """The first maximum that leaves no room for one more operation."""
     if used.requests >= limits.max_requests:
-        return TaskFull(task, "requests", used.requests, limits.max_requests)
+        return TaskFull(task, REQUESTS, used.requests, limits.max_requests)
     if used.wait >= limits.max_wait:
         seconds = used.wait // 1_000, limits.max_wait // 1_000
         return TaskFull(task, "seconds of waiting", *seconds)

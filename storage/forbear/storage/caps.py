@@ -13,6 +13,7 @@ from sqlalchemy import Connection
 
 from forbear.rules.contract import Action, Call, Contract, Scope
 from forbear.rules.model import Kind, Operation
+from forbear.rules.pacing import scope_key
 from forbear.rules.steps import scopes_of
 from forbear.rules.taskbudget import TaskFull, TaskLimits, TaskUse, full
 from forbear.storage.schema import LIVE, PLAIN_READ, UNSENT, attempts, operations, tasks
@@ -34,6 +35,7 @@ class ScopeFull:
     """As many calls and submissions as a scope allows wait already."""
 
     scope: str
+    """The key of the register."""
     waiting: int
     first_at: int | None
     """About when the first of them leaves; None if that is not known."""
@@ -97,7 +99,7 @@ def task_full(
     whose = {"principal": principal, "task": task}
     unsent, wait, live = connection.execute(_PLANNED, whose).one()
     left = connection.execute(_LEFT, whose).scalar_one()
-    return full(task, limits, TaskUse(left + unsent, wait, live))
+    return full(task, limits, TaskUse(left + unsent, int(wait), live))
 
 
 # --- scopes ---------------------------------------------------------------------------------
@@ -118,7 +120,8 @@ def scope_full(
         )
         count, first_at = connection.execute(waiting).one()
         if count >= scope.max_delayed_requests:
-            return ScopeFull(scope.name, count, first_at if count and first_at > now else None)
+            key = scope_key(scope, op.provider, op.account, op.action)
+            return ScopeFull(key, count, first_at if count and first_at > now else None)
     return None
 
 

@@ -37,8 +37,7 @@ def because(outcome: NotAccepted, holding: Holding, now: int) -> Refusal:
         case TaskFull(task, what, used, most):
             return refusals.task_full(task, what, used, most)
         case ScopeFull(scope, waiting, first_at):
-            name = f"{holding.contract.provider}/{scope}"
-            return refusals.scope_full(name, waiting, first_at, now)
+            return refusals.scope_full(scope, waiting, first_at, now)
         case _:
             assert_never(outcome)
 

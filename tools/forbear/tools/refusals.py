@@ -157,8 +157,8 @@ def not_allowed_in_state(
 
 
 def scope_full(name: str, waiting: int, until: int | None, as_of: int) -> Refusal:
-    """`name` is the scope (`provider/scope`) whose waiting requests have reached their limit;
-    `until` is about when the first of them leaves."""
+    """`name` is the key of the scope whose waiting requests have reached their limit; `until` is
+    about when the first of them leaves."""
     when = clock_time(until, as_of) if until is not None else None
     return _refuse(
         Code.SCOPE_FULL,
@@ -170,7 +170,7 @@ def scope_full(name: str, waiting: int, until: int | None, as_of: int) -> Refusa
 
 
 def task_full(task: str, what: str, used: int, most: int) -> Refusal:
-    """The task's own budget is used up; `what` is `requests`, `seconds of waiting`, …"""
+    """The task's own budget is used up; `what` is `seconds of waiting`, …"""
     if what == OPEN_OPERATIONS:
         return _refuse(
             Code.SCOPE_FULL,
