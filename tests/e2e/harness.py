@@ -196,13 +196,13 @@ async def stdio(home: Path, **environment: str) -> AsyncIterator[Client]:
 
 
 @asynccontextmanager
-async def several(home: Path, count: int) -> AsyncIterator[list[Client]]:
+async def several(home: Path, count: int, **environment: str) -> AsyncIterator[list[Client]]:
     """Clients of so many `forbear serve` processes on one home, all started at once."""
     clients: list[Client] = []
     up, over = asyncio.Event(), asyncio.Event()
 
     async def serve_one() -> None:
-        async with stdio(home) as client:
+        async with stdio(home, **environment) as client:
             clients.append(client)
             if len(clients) == count:
                 up.set()
@@ -216,6 +216,23 @@ async def several(home: Path, count: int) -> AsyncIterator[list[Client]]:
             yield clients
         finally:
             over.set()
+
+
+async def forbear(home: Path, *arguments: str, **environment: str) -> tuple[int, str]:
+    """A command on a home: its exit code and what it said."""
+    wanted = serving(home, **environment)
+    ran = await asyncio.create_subprocess_exec(
+        wanted.command,
+        "-m",
+        "forbear",
+        *arguments,
+        env=wanted.env,
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    out, _ = await asyncio.wait_for(ran.communicate(), PATIENCE)
+    return ran.returncode or 0, out.decode()
 
 
 # --- the stage ------------------------------------------------------------------------------

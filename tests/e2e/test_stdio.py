@@ -23,6 +23,7 @@ from tests.e2e.harness import (
     Data,
     call,
     error,
+    forbear,
     furnished,
     serving,
     several,
@@ -290,20 +291,3 @@ async def test_a_person_approves_on_the_command_line_and_the_running_process_sen
 
             assert (await ended(client, answer["operation_id"]))["state"] == "succeeded"
         assert provider.count(SUBMIT) == 1
-
-
-async def forbear(home: Path, *arguments: str, **environment: str) -> tuple[int, str]:
-    """A command on a home: its exit code and what it said."""
-    wanted = serving(home, **environment)
-    ran = await asyncio.create_subprocess_exec(
-        wanted.command,
-        "-m",
-        "forbear",
-        *arguments,
-        env=wanted.env,
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.STDOUT,
-    )
-    out, _ = await asyncio.wait_for(ran.communicate(), PATIENCE)
-    return ran.returncode or 0, out.decode()
