@@ -558,6 +558,19 @@ def test_a_stopped_write_says_what_may_have_happened(certainty: Certainty, said:
     assert text.endswith("Do not repeat it or go another way.")
 
 
+@pytest.mark.requirement("R27")
+@pytest.mark.parametrize(
+    ("certainty", "said"),
+    [
+        (Certainty.NOT_SENT, "; never sent in 5 tries."),
+        (Certainty.NOT_APPLIED, "; nothing was done in 3 tries."),
+    ],
+)
+def test_a_write_that_ran_out_says_how_often_it_was_tried(certainty: Certainty, said: str) -> None:
+    spent = {"attempts": Budget(3, 3), "transport_failures": Budget(5, 5)}
+    assert said in next_step(write(state=State.ESCALATED, certainty=certainty, **spent))
+
+
 def test_a_stopped_call_is_not_called_a_job() -> None:
     for reason in (Reason.BINDING_MISMATCH, Reason.NOT_FOUND, Reason.TRANSPORT_BUDGET_EXHAUSTED):
         stopped = replace(write(**ESCALATED), case=case(reason))

@@ -369,12 +369,16 @@ def _fact(operation: Operation) -> str:
         return ""
     match operation.certainty:
         case Certainty.NOT_SENT:
-            return "; never sent"
+            return f"; never sent{_in_tries(operation.transport_failures.used)}"
         case Certainty.NOT_APPLIED:
-            return "; nothing was done"
+            return f"; nothing was done{_in_tries(operation.attempts.used)}"
         case Certainty.MAYBE_APPLIED:
             return "; it may have happened"
         case Certainty.APPLIED:
             return ""
         case certainty:
             assert_never(certainty)
+
+
+def _in_tries(count: int) -> str:
+    return f" in {count} tries" if count > 1 else ""
