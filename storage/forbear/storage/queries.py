@@ -7,17 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.exc import DBAPIError
-from sqlalchemy.exc import TimeoutError as NoReader
-from sqlalchemy.ext.asyncio import AsyncEngine
 
 from forbear.rules.model import FINAL, Attempt, AuditEvent, Case, Kind, Operation, State
 from forbear.rules.paging import Progress
 from forbear.rules.ports import Outbound
 from forbear.storage import audit, rows
-from forbear.storage.database import said
-from forbear.storage.errors import StoreUnavailable
 from forbear.storage.intents import outbound
+from forbear.storage.readers import Readers
 from forbear.storage.schema import (
     LIVE,
     NO_TASK,
@@ -39,6 +35,10 @@ _INACTIVE: sa.ColumnElement[int] = sa.case(
     (operations.c.state.in_([str(state) for state in State if state in FINAL]), 1), else_=0
 )
 
+_SEARCHED = (
+    *(operations.c.id, operations.c.label, operations.c.purpose, operations.c.action),
+    *(operations.c.key, operations.c.provider_job),
+)
 
 _DIGITS = 18
 """Digits of a number that a column surely holds; no longer one is the number of anything."""
@@ -66,21 +66,8 @@ class Process:
     bindings: tuple[str, ...]
 
 
-class Queries:
-    """Reads of one store. Every answer is a committed state; two answers may be of two moments.
-
-    Every method raises `StoreUnavailable` if the file cannot be read.
-    """
-
-    def __init__(self, readers: AsyncEngine) -> None:
-        self._readers = readers
-
-    async def _rows(self, query: sa.Select[*tuple[Any, ...]]) -> list[sa.RowMapping]:
-        try:
-            async with self._readers.connect() as connection:
-                return list((await connection.execute(query)).mappings())
-        except (DBAPIError, NoReader) as error:
-            raise StoreUnavailable(f"the store cannot be read: {said(error)}") from error
+class Queries(Readers):
+    """What there is: operations, cases, events, scopes and processes."""
 
     async def operation(self, operation_id: str) -> Operation | None:
         found = await self._rows(sa.select(operations).where(operations.c.id == operation_id))
@@ -99,10 +86,14 @@ class Queries:
         state: str | None = None,
         provider: str | None = None,
         task: str | None = None,
+        text: str | None = None,
         after: tuple[int, int] | None = None,
         limit: int = 10,
     ) -> list[Operation]:
-        """A page, active ones first, newest first; `after` is `(rank, number)` of the last seen."""
+        """A page, active ones first, newest first; `after` is `(rank, number)` of the last seen.
+
+        `text` occurs in an id, a name or the agent's purpose, in any case of its ASCII letters.
+        """
         query = sa.select(operations)
         if principal is not None:
             query = query.where(operations.c.principal == principal)
@@ -113,6 +104,10 @@ class Queries:
         if task is not None:
             mine = sa.select(tasks.c.operation_id).where(tasks.c.task == task)
             query = query.where(operations.c.id.in_(mine))
+        if text is not None:
+            query = query.where(
+                sa.or_(*(column.icontains(text, autoescape=True) for column in _SEARCHED))
+            )
         if after is not None:
             rank, number = after
             query = query.where(

@@ -13,9 +13,11 @@ from sqlalchemy import Connection
 
 from forbear.rules.ports import Clock, Random
 from forbear.rules.taskbudget import USUAL, TaskLimits
+from forbear.storage.beacon import served_at
 from forbear.storage.brakes import Brakes
 from forbear.storage.database import Database
 from forbear.storage.errors import StoreUnavailable
+from forbear.storage.figures import Figures
 from forbear.storage.ledger import Ledger
 from forbear.storage.liveness import Liveness
 from forbear.storage.queries import Queries
@@ -52,6 +54,7 @@ class Store:
         self.ledger = Ledger(clock, random, self.liveness, task_limits)
         self.brakes = Brakes(clock)
         self.read = Queries(self._database.readers)
+        self.figures = Figures(self._database.readers)
         self._writer = Writer(self._database)
         self._changed = asyncio.Event()
 
@@ -79,6 +82,10 @@ class Store:
         """Wake waiters if another process committed something; a few microseconds."""
         if self._database.changed_elsewhere():
             self.wake()
+
+    def console(self) -> str | None:
+        """The address of the web console, if a living process of this home serves it."""
+        return served_at(self.home / "run", self.liveness)
 
     async def close(self) -> None:
         await self._writer.close()

@@ -70,7 +70,7 @@ class Desk:
         self._book = book
         self._clock = clock
         self._caller = caller
-        self._drafter = drafts.Drafter(store.key, random, caller.principal)
+        self._drafter = drafts.Drafter(store.key, random, caller.principal, store.liveness.owner)
         self._watch = Watch(store, clock, self.record)
 
     # --- reading ----------------------------------------------------------------------------
@@ -143,12 +143,15 @@ class Desk:
         if contract is not None and contract.console is not None and op.provider_job is not None:
             console = link(contract.console, facts_of(op, contract))
         events = await read.events_of(op.id) if story_told else []
+        served = None if case is None else self._store.console()
+        decides_at = served or self._caller.console
         return Record(
             operation=op,
             as_of=self._clock.now().wall,
             tasks=await read.tasks_of(op.id),
             case=case,
-            decide_at=None if case is None else f"{self._caller.console}/escalations/{case.id}",
+            decide_at=None if case is None else f"{decides_at}/escalations/{case.id}",
+            console_served=served is not None,
             joined=joined,
             advice=advice,
             allowed_actions=_allowed(op, job),
@@ -541,6 +544,10 @@ class Desk:
             return await self._answer(asked, client, joined=accepted.joined)
         except StoreError:
             return refusals.store_unavailable()
+
+    def repetition(self, op: Operation, holding: Holding) -> Draft | Refusal:
+        """The draft of the same action once more, which only a decision lets be stored."""
+        return self._drafter.repetition(op, holding)
 
     def cancellation(
         self,

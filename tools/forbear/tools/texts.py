@@ -339,7 +339,7 @@ def _unclear(record: Record) -> Advice:
 
 def _escalated(record: Record) -> Advice:
     operation = record.operation
-    why = f"{_why(record)}{_fact(operation)}"
+    why = f"{reason_in_words(record)}{_fact(operation)}"
     page = record.console
     blocked = record.case is not None and record.case.reason is Reason.BLOCKED_STATE
     look = f" (see {page})" if blocked and page is not None and fits_as_link(page) else ""
@@ -354,7 +354,8 @@ def _escalated(record: Record) -> Advice:
     )
 
 
-def _why(record: Record) -> str:
+def reason_in_words(record: Record) -> str:
+    """Why a person is asked, as the end of a sentence."""
     if record.case is None:
         return "it needs a person"
     reason = record.case.reason

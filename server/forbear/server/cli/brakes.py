@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -105,66 +104,18 @@ def scopes(context: typer.Context, as_json: AsJson = False) -> None:
 
     async def listed(store: Store) -> None:
         from forbear.server.clock import SystemClock
+        from forbear.tools.scopes import in_words, known
 
-        now = SystemClock().now().wall
-        outages = await store.read.outages()
-        known = [_scope(row, outages, now) for row in await store.read.scopes()]
+        found = await known(store, SystemClock().now().wall)
         if as_json:
-            say_json({"scopes": known})
+            say_json({"scopes": found})
             return
-        if not known:
+        if not found:
             say("No scope was used yet.")
-        for one in known:
-            say(f"{one['scope']:<40} {_in_words(one)}")
+        for one in found:
+            say(f"{one['scope']:<40} {in_words(one)}")
 
     _with_store(listed)
-
-
-def _scope(
-    row: Mapping[str, Any], outages: Sequence[Mapping[str, Any]], now: int
-) -> dict[str, Any]:
-    from forbear.rules.pacing import ScopeState, slowness
-    from forbear.tools.times import rfc3339
-
-    until, reset_at = row["next_allowed_at"], row["reset_at"]
-    stated = reset_at is not None and reset_at > now
-    seen = ScopeState(slowed=row["slowed"], slowed_at=row["slowed_at"])
-    down = [one for one in outages if one["scope"] == row["key"]]
-    return {
-        "scope": row["key"],
-        "next_allowed_at": rfc3339(until) if until > now else None,
-        "source": row["source"] if until > now or stated else None,
-        "remaining": row["remaining"] if stated else None,
-        "reset_at": rfc3339(reset_at) if stated else None,
-        "slowed_to": 1 / (1 << slowness(seen, now)),
-        "waiting": row["waiting"],
-        "unreachable": [
-            {
-                "host": one["host"],
-                "since": rfc3339(one["open_since"]),
-                "next_probe_at": rfc3339(one["probe_at"]),
-                "probes": one["probes"],
-            }
-            for one in down
-        ],
-    }
-
-
-def _in_words(one: Mapping[str, Any]) -> str:
-    """One scope in one line."""
-    blocked = one["next_allowed_at"]
-    told = [f"closed until {blocked} ({one['source']})" if blocked else "open"]
-    if one["remaining"] is not None:
-        told.append(f"{one['remaining']} left until {one['reset_at']}")
-    if one["slowed_to"] < 1:
-        told.append(f"at {one['slowed_to']:.3g} of its rate after a 429")
-    if one["waiting"]:
-        told.append(f"{one['waiting']} waiting")
-    told += [
-        f"{down['host']} unreachable since {down['since']}, next probe {down['next_probe_at']}"
-        for down in one["unreachable"]
-    ]
-    return "; ".join(told)
 
 
 @_scopes_app.command()

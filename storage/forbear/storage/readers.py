@@ -1,0 +1,30 @@
+"""The pool of read-only connections that every query goes through."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import TimeoutError as NoReader
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from forbear.storage.database import said
+from forbear.storage.errors import StoreUnavailable
+
+
+class Readers:
+    """Reads of one store. Every answer is a committed state; two answers may be of two moments.
+
+    Every method of what is built on this raises `StoreUnavailable` if the file cannot be read.
+    """
+
+    def __init__(self, readers: AsyncEngine) -> None:
+        self._readers = readers
+
+    async def _rows(self, query: sa.Select[*tuple[Any, ...]]) -> list[sa.RowMapping]:
+        try:
+            async with self._readers.connect() as connection:
+                return list((await connection.execute(query)).mappings())
+        except (DBAPIError, NoReader) as error:
+            raise StoreUnavailable(f"the store cannot be read: {said(error)}") from error
