@@ -567,7 +567,7 @@ def test_a_stopped_write_says_what_may_have_happened(certainty: Certainty, said:
     ],
 )
 def test_a_write_that_ran_out_says_how_often_it_was_tried(certainty: Certainty, said: str) -> None:
-    spent = {"attempts": Budget(3, 3), "transport_failures": Budget(5, 5)}
+    spent: dict[str, Any] = {"attempts": Budget(3, 3), "transport_failures": Budget(5, 5)}
     assert said in next_step(write(state=State.ESCALATED, certainty=certainty, **spent))
 
 
