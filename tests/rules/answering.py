@@ -167,6 +167,7 @@ CONTRACT = Contract(
     scopes=(),
     classes=CLASSES,
     resends_below=0,
+    separate_operator=False,
     remind=(),
     abandon_after=None,
     jobs={"export": JOB},

@@ -24,7 +24,7 @@ from tests.rules.operations import (
 )
 
 from forbear.rules.contract import Action, Contract, Idempotency
-from forbear.rules.escalations import EXECUTED, OPTIONS, case_text, length, offers, urgency
+from forbear.rules.escalations import OPTIONS, case_text, length, offers, urgency
 from forbear.rules.model import (
     Budget,
     Certainty,
@@ -108,13 +108,18 @@ def test_another_try_is_offered_only_once_the_key_changed(reason: Reason) -> Non
 
 @pytest.mark.parametrize("reason", sorted(set(Reason) - {Reason.REQUESTED}))
 def test_a_job_with_a_handle_is_offered_all_that_the_facts_allow(reason: Reason) -> None:
-    """A changed contract with a documented cancel rules nothing out but later versions' options."""
+    """A changed contract with a documented cancel rules nothing out."""
     op = replace(HELD, binding="older", section="older")
-    expected = [option for option in FIXED[reason] if option in EXECUTED]
+    expected = list(FIXED[reason])
     if reason not in (Reason.NOT_FOUND,):
         expected = [option for option in expected if option is not Option.CONFIRM_NOT_DONE]
     # What we hold a handle of is observed; there is nothing to look up, and no key.
-    never = (Option.RECONCILE, Option.RESEND_SAME_KEY, Option.RETRY_WITH_NEW_CREDENTIAL)
+    never = (
+        Option.RECONCILE,
+        Option.RESEND_SAME_KEY,
+        Option.RETRY_WITH_NEW_CREDENTIAL,
+        Option.SEND_NEW,
+    )
     expected = [option for option in expected if option not in never]
     assert list(offered(op, reason)) == expected
 
@@ -284,7 +289,8 @@ def test_the_text_of_an_unclear_write_has_these_lines() -> None:
         "Elapsed time: 10 seconds",
         "Stopped because: unclear_write",
         "If nobody decides: nothing is sent",
-        "Safe options: mark as done with the provider's id, mark as not done, abandon",
+        "Safe options: mark as done with the provider's id, mark as not done, send a new one, "
+        "abandon",
     ]
 
 

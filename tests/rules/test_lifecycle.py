@@ -15,18 +15,19 @@ from forbear.rules.model import FINAL, Budget, Certainty, Kind, Reason, State, S
 DOCS = Path(__file__).parents[2] / "docs"
 
 ALLOWED = {
-    State.QUEUED: "held→queued postponed→delayed approved→queued admitted→sending failed→failed stopped→escalated "
-    "discarded→discarded",
-    State.DELAYED: "held→delayed admitted→sending failed→failed stopped→escalated "
+    State.QUEUED: "held→queued postponed→delayed approved→queued admitted→sending failed→failed "
+    "stopped→escalated discarded→discarded",
+    State.DELAYED: "held→delayed approved→delayed admitted→sending failed→failed stopped→escalated "
     "discarded→discarded",
     State.SENDING: "accepted→waiting postponed→delayed made_unclear→unclear succeeded→succeeded "
     "failed→failed cancelled→cancelled expired→expired stopped→escalated discarded→discarded",
     State.WAITING: "held→waiting approved→waiting observed→waiting succeeded→succeeded "
     "failed→failed cancelled→cancelled expired→expired stopped→escalated discarded→discarded",
     State.UNCLEAR: "held→unclear observed→unclear admitted→sending accepted→waiting "
-    "succeeded→succeeded stopped→escalated discarded→discarded",
+    "succeeded→succeeded stopped→escalated discarded→discarded ruled_out→failed "
+    "wait_resumed→waiting resend_approved→queued lookup_resumed→unclear",
     State.ESCALATED: "wait_resumed→waiting send_resumed→delayed resend_approved→queued "
-    "lookup_resumed→unclear succeeded→succeeded failed→failed discarded→discarded",
+    "lookup_resumed→unclear succeeded→succeeded ruled_out→failed discarded→discarded",
 }
 """behaviour.md, section 6, cell by cell; beside these, `noted` keeps every state."""
 
@@ -80,7 +81,7 @@ def test_only_decisions_lead_out_of_an_escalation() -> None:
         Event.RESEND_APPROVED,
         Event.LOOKUP_RESUMED,
         Event.SUCCEEDED,
-        Event.FAILED,
+        Event.RULED_OUT,
         Event.DISCARDED,
         Event.NOTED,
     }

@@ -225,7 +225,7 @@ def test_a_submission_that_was_never_sent_goes_on_with_one_more_of_each_spent_ma
 
 def test_an_unclear_submission_is_never_resumed_by_sending_it(house: House) -> None:
     op = house.send(house.new(), LOST)
-    for option in (Option.EXTEND, Option.CHECK_AGAIN, Option.HOLD, Option.SEND_NEW):
+    for option in (Option.EXTEND, Option.CHECK_AGAIN, Option.HOLD, Option.RESUBMIT):
         assert refused(house.decide(op, option)) is Code.OPTION_NOT_OFFERED
     assert house.read(op) == op
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from forbear.rules import pacing
+from forbear.rules import pacing, paging
 from forbear.rules.conclusions import Verdict, stop
 from forbear.rules.contract import Action, Job
 from forbear.rules.escalations import LONGEST_HOLD, has_handle, may_send_again
@@ -120,7 +120,7 @@ def is_extra(op: Operation) -> bool:
 
     Scheduled checks and lookups are no repetitions, however often they are made.
     """
-    return op.step is Step.SEND and op.attempts.used > 0
+    return op.step is Step.SEND and paging.repeats(op)
 
 
 def _scope_spent(op: Operation, scopes: Sequence[Shared], now: int) -> Hold | Verdict | None:

@@ -11,6 +11,9 @@ from dataclasses import dataclass
 
 from forbear.rules.model import Certainty, Operation, RequestClass, State
 
+FORGIVEN = "forgiven_by"
+"""In the failure of an operation: the case in which a person let the same be tried again."""
+
 IDENTICAL = 3
 """So many identical failures open it."""
 
@@ -41,7 +44,7 @@ def tripped(same_intent: Sequence[Operation], principal: str, now: int) -> Tripp
     open_until = 0
     ended = (op for op in mine if op.final)
     for op in sorted(ended, key=lambda op: (op.updated_at, op.number)):
-        if not _failed(op):
+        if not _failed(op) or FORGIVEN in (op.failure or {}):
             streak, open_until = [], 0
             continue
         if streak and _code(op) != _code(streak[-1]):

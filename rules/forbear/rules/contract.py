@@ -530,6 +530,8 @@ class Contract:
     """How many more times a layer between us and the provider may send one of our requests."""
     remind: tuple[int, ...]
     abandon_after: int | None
+    separate_operator: bool
+    """Decisions come only from another user than the one whom the store belongs to."""
     jobs: Mapping[str, Job]
     calls: Mapping[str, Call]
     examples: tuple[Example, ...]

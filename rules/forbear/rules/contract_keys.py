@@ -80,6 +80,7 @@ Keys = Mapping[str, tuple[Kind[object], str]]
 # --- closed words ---------------------------------------------------------------------------
 
 CLASS = choice(*(known.value for known in RequestClass))
+OPERATOR = choice("any", "separate")
 SCHEME = choice("none", "bearer", "basic", "header", "query", "body", "oauth2_client")
 PER = choice("account", "provider", "host", "credential", "account+action")
 REPEAT = choice("ask", "join", "key", "free")
@@ -177,6 +178,7 @@ ESCALATION = Table(
     {
         "remind": (DURATIONS, "When an open case is announced again."),
         "abandon_after": (DURATION, "When an open case ends as abandoned; absent: never."),
+        "operator": (OPERATOR, "Who may decide: any operator, or only one of another user."),
     },
 )
 EXTENSION = Table(

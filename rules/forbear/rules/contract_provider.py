@@ -17,7 +17,14 @@ from forbear.rules.contract import (
 )
 from forbear.rules.contract_actions import Around, call, job, rules
 from forbear.rules.contract_forms import Raw
-from forbear.rules.contract_keys import EXAMPLE_HEADERS, PER, RESENDS, SCHEME, STATUS_CODE
+from forbear.rules.contract_keys import (
+    EXAMPLE_HEADERS,
+    OPERATOR,
+    PER,
+    RESENDS,
+    SCHEME,
+    STATUS_CODE,
+)
 from forbear.rules.contract_kinds import Place, Section, is_table, nearest
 from forbear.rules.contract_request_terms import (
     BASE_URL,
@@ -113,6 +120,7 @@ def contract(
         section.get("resends_below", RESENDS, 0),
         escalation.get("remind", DURATIONS, _REMIND),
         escalation.get("abandon_after", DURATION),
+        escalation.get("operator", OPERATOR, "any") == "separate",
         jobs,
         calls,
         _examples(section, jobs, calls, line_of),

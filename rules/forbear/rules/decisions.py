@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import assert_never
 
+from forbear.rules.breaker import FORGIVEN
 from forbear.rules.conclusions import REST, Changes, Verdict
 from forbear.rules.contract import Action, Job
 from forbear.rules.escalations import (
@@ -24,6 +25,7 @@ from forbear.rules.model import (
     Operation,
     Option,
     Reason,
+    State,
     Step,
     WaitingFor,
 )
@@ -66,13 +68,25 @@ def objection(wish: Wish, now: int) -> str | None:
 
 
 def grant(
-    op: Operation, reason: Reason, wish: Wish, case_id: str, action: Action | None, now: int
+    op: Operation,
+    reason: Reason,
+    wish: Wish,
+    case_id: str,
+    action: Action | None,
+    now: int,
+    *,
+    follow_up: str | None = None,
 ) -> Verdict:
     """The transition a valid decision makes. The option was offered and `objection` is None.
 
     The step that stopped goes on: a submission or call that was not sent or not applied is sent
-    again, a job with a handle is observed again.
+    again, a job with a handle is observed again. `follow_up` is the id of the operation that
+    `send_new` or `resubmit` puts in the place of this one.
     """
+    if op.final and wish.option in (Option.ABANDON, Option.REJECT):
+        return Verdict(Event.NOTED)
+    if op.state is State.WAITING and wish.option in (Option.EXTEND, Option.CANCEL_AT_PROVIDER):
+        return _while_waiting(op, wish, action, now, case_id)
     match wish.option:
         case Option.EXTEND:
             return _resume(op, now, _extension(op, wish, action, now), case_id)
@@ -103,11 +117,11 @@ def grant(
                 "failure": {"message": "confirmed as not done"},
                 "authorisation": case_id,
             }
-            return Verdict(Event.FAILED, changes)
+            return Verdict(Event.RULED_OUT, changes)
         case Option.USE_UNVALIDATED_RESULT:
             return Verdict(Event.SUCCEEDED, {**REST, "validated": False, "authorisation": case_id})
         case Option.APPROVE:
-            return Verdict(Event.APPROVED, _approval(op, case_id, now))
+            return approved(op, case_id, now)
         case Option.REJECT if reason is Reason.REQUESTED:
             return Verdict(Event.NOTED)
         case Option.ABANDON | Option.REJECT:
@@ -129,10 +143,26 @@ def grant(
                 "waiting_for": None,
             }
             return Verdict(Event.RESEND_APPROVED, _again(op, resent, now, case_id))
-        case Option.SEND_NEW | Option.RESUBMIT | Option.CLOSE_CIRCUIT:
-            raise ValueError(f"{wish.option} is not carried out here and must not be offered")
+        case Option.SEND_NEW:
+            given_up = discard(op, "a person let a new one be sent", case_id)
+            return replace(given_up, changes={**given_up.changes, "superseded_by": follow_up})
+        case Option.RESUBMIT:
+            return Verdict(Event.NOTED, {"superseded_by": follow_up})
+        case Option.CLOSE_CIRCUIT:
+            return Verdict(Event.NOTED, {"failure": {**(op.failure or {}), FORGIVEN: case_id}})
         case _:
             assert_never(wish.option)
+
+
+def _while_waiting(
+    op: Operation, wish: Wish, action: Action | None, now: int, case_id: str
+) -> Verdict:
+    """What a job gets that nothing has stopped: its maxima grow, and it goes on as before."""
+    if wish.option is Option.EXTEND:
+        granted = _extension(op, wish, action, now)
+    else:
+        granted = _two_checks(op, action, now)
+    return Verdict(Event.NOTED, {**granted, "authorisation": case_id})
 
 
 def _again(op: Operation, granted: Changes, now: int, case_id: str) -> Changes:
@@ -262,14 +292,16 @@ def _single(reason: Reason, at: int) -> Changes:
     return {"once": str(reason), "once_until": at + LONGEST_HOLD}
 
 
-def _approval(op: Operation, case_id: str, now: int) -> Changes:
-    return {
+def approved(op: Operation, authorisation: str, now: int) -> Verdict:
+    """What waits for an approval is due; its deadline runs from here."""
+    changes: Changes = {
         "approve_by": None,
         "deadline_at": op.deadline_at if has_handle(op) else now + (op.approve_deadline or 0),
         "next_at": now,
         "waiting_for": None,
-        "authorisation": case_id,
+        "authorisation": authorisation,
     }
+    return Verdict(Event.APPROVED, changes)
 
 
 def _known_reset(op: Operation, now: int) -> int | None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from forbear.rules.contract import Action, Contract, Job
+from forbear.rules.contract import Action, Contract, Effect, Job
 from forbear.rules.inert import inert
 from forbear.rules.model import (
     Certainty,
@@ -15,6 +15,8 @@ from forbear.rules.model import (
     Option,
     Reason,
     RequestClass,
+    State,
+    Step,
 )
 from forbear.rules.reconciliation import Search
 from forbear.rules.steps import handles, key_honoured_until, lookup_of
@@ -104,27 +106,6 @@ OPTIONS: Mapping[Reason, tuple[Option, ...]] = {
 }
 """Every option a reason may offer, least effect first (interface.md, "Escalations")."""
 
-EXECUTED = frozenset(
-    {
-        Option.EXTEND,
-        Option.HOLD,
-        Option.CHECK_AGAIN,
-        Option.TREAT_AS,
-        Option.CONFIRM_DONE,
-        Option.CONFIRM_NOT_DONE,
-        Option.USE_UNVALIDATED_RESULT,
-        Option.CANCEL_AT_PROVIDER,
-        Option.REBIND,
-        Option.RECONCILE,
-        Option.RESEND_SAME_KEY,
-        Option.RETRY_WITH_NEW_CREDENTIAL,
-        Option.ABANDON,
-        Option.APPROVE,
-        Option.REJECT,
-    }
-)
-"""Options this version carries out; nothing else is ever offered."""
-
 TREATABLE = ("waiting", "blocked", "failed", "cancelled")
 """What `treat_as` may say of a word; never `succeeded`."""
 
@@ -149,18 +130,22 @@ def offers(
     now: int,
     *,
     new_credential: bool = False,
+    asked: Option | None = None,
 ) -> tuple[Offer, ...]:
     """The options the reason fixes, less what the contract or the facts rule out.
 
     `contract` is the one in force now; without it only what needs none is offered.
-    `new_credential` says that the key is another one than the provider refused.
+    `new_credential` says that the key is another one than the provider refused; `asked` is what
+    an agent asks for in a case of its own (`requested`).
     """
     action = contract.action(op.action) if contract is not None else None
+    fixed = OPTIONS[reason]
+    if reason is Reason.REQUESTED and asked is not None:
+        fixed = (asked, *fixed)
     return tuple(
         _offer(op, option, action)
-        for option in OPTIONS[reason]
-        if option in EXECUTED
-        and (new_credential or option is not Option.RETRY_WITH_NEW_CREDENTIAL)
+        for option in fixed
+        if (new_credential or option is not Option.RETRY_WITH_NEW_CREDENTIAL)
         and _possible(op, reason, option, contract, action, now)
     )
 
@@ -178,9 +163,29 @@ def may_send_again(op: Operation) -> bool:
     )
 
 
+def may_be_resubmitted(op: Operation) -> bool:
+    """Whether the same action may be asked for anew on purpose: one that ended without success."""
+    if op.kind not in (Kind.JOB, Kind.CALL) or op.superseded_by is not None:
+        return False
+    if op.state is State.DISCARDED:
+        return op.certainty is Certainty.MAYBE_APPLIED
+    return op.state in (State.FAILED, State.CANCELLED, State.EXPIRED)
+
+
 def resumable(op: Operation) -> bool:
     """Whether the step that stopped can go on without the risk of a second effect."""
     return has_handle(op) or may_send_again(op)
+
+
+SESSION = 28_800_000
+"""The longest session grant, ms (behaviour.md, section 7)."""
+
+
+def _session(op: Operation, action: Action | None) -> bool:
+    """Whether approving `op` approves a session of its client and not this request alone."""
+    if action is None or op.kind not in (Kind.JOB, Kind.CALL) or op.step is not Step.SEND:
+        return False
+    return action.send.approval.mode == "session" and op.client is not None
 
 
 def _possible(
@@ -215,6 +220,12 @@ def _possible(
             return _rebindable(op, reason, contract, action)
         case Option.CONFIRM_DONE if op.kind is Kind.JOB and isinstance(action, Job):
             return handles(action) <= {"id"} | {f"take.{name}" for name in op.take}
+        case Option.SEND_NEW:
+            # What can still be looked up is looked up first (requirement E09).
+            looks = action is not None and lookup_of(op, action) is not None
+            return action is not None and not has_handle(op) and (not looks or op.lookups.spent)
+        case Option.RESUBMIT:
+            return action is not None and may_be_resubmitted(op)
         case Option.CONFIRM_NOT_DONE:
             return not has_handle(op) or reason is Reason.NOT_FOUND
         case _:
@@ -308,6 +319,33 @@ def _words(
             )
         case Option.RETRY_WITH_NEW_CREDENTIAL:
             return ("try once more with the new key", "one request with the key as it is now", {})
+        case Option.SEND_NEW:
+            return (
+                "send a new one",
+                "a SECOND effect is possible: the first may have been done; a new request with a "
+                "new key is sent",
+                {"confirm": "send_new"},
+            )
+        case Option.RESUBMIT:
+            return (
+                "submit it anew",
+                "a SECOND effect is possible: a new operation with a new key is made of the "
+                "stored request",
+                {"confirm": "resubmit"},
+            )
+        case Option.CLOSE_CIRCUIT:
+            return (
+                "let the same request be tried again",
+                "the failures so far no longer count; no request",
+                {},
+            )
+        case Option.APPROVE if _session(op, action):
+            return (
+                "approve for this client's session",
+                f"this client may use {op.provider}.{op.action} without asking until it closes, "
+                f"at most {length(SESSION)}",
+                {"until": f"default and at most: {length(SESSION)}"},
+            )
         case Option.APPROVE:
             return ("approve", "the stored request is sent, exactly as shown", {})
         case Option.REJECT:
@@ -344,11 +382,14 @@ def case_text(
     action: Action | None = None,
     evidence: str | None = None,
     about: str | None = None,
+    wish: Mapping[str, object] | None = None,
+    asked_again: int | None = None,
 ) -> str:
     """The whole question, one labelled line per fact; lines that do not apply are left out.
 
     `sent_as` is method and path of the action's request, `action` the contract's words on lookup
-    and key; `evidence` is what came in late, `about` what the operation shares with others.
+    and key; `evidence` is what came in late, `about` what the operation shares with others, `wish`
+    what the agent asks for, `asked_again` when people are told again if nobody decides.
     """
     job = op.request_class is RequestClass.READ or _is_safe_job(op)
     name = inert(op.label or f"{op.provider}.{op.action}", 120)
@@ -372,10 +413,12 @@ def case_text(
         lines.append(f"Last HTTP result: {op.http_status} at {_minute(op.http_at, now)} UTC")
     if about is not None:
         lines.append(f"Shared: {about}")
+    if wish is not None:
+        lines += _wish_lines(op, wish, offered, action, now)
     if evidence is not None:
         lines.append(f"New evidence: {inert(evidence, 200)}")
     lines.append(f"Stopped because: {reason}")
-    lines.append(f"If nobody decides: nothing is sent{_until(op, now)}")
+    lines.append(f"If nobody decides: {_undecided(op, reason)}{_until(op, now, asked_again)}")
     lines.append(f"Safe options: {', '.join(offer.label for offer in offered)}")
     if console is not None:
         lines.append(f"Look there: {inert(console, 300)}")
@@ -387,13 +430,68 @@ def _is_safe_job(op: Operation) -> bool:
     return has_handle(op) or (op.kind is Kind.JOB and may_send_again(op))
 
 
-def _until(op: Operation, now: int) -> str:
+def _undecided(op: Operation, reason: Reason) -> str:
+    """What goes on, or does not, while a question is open."""
+    if op.final:
+        return "it stays as it is"
+    beside = reason is Reason.PROVIDER_UNREACHABLE
+    if beside or (reason is Reason.REQUESTED and op.state is not State.ESCALATED):
+        return "it goes on as before"
+    return "nothing is sent"
+
+
+def _until(op: Operation, now: int, asked_again: int | None) -> str:
     """What time makes of an undecided case."""
     if op.approve_by is not None:
         return f"; discarded {_minute(op.approve_by, now)}Z"
-    if op.useful_until is not None:
+    if op.useful_until is not None and not op.final:
         return f"; useful until {_minute(op.useful_until, now)}Z"
-    return ""
+    return f"; asked again {_minute(asked_again, now)}Z" if asked_again is not None else ""
+
+
+def _wish_lines(
+    op: Operation,
+    wish: Mapping[str, object],
+    offered: tuple[Offer, ...],
+    action: Action | None,
+    now: int,
+) -> list[str]:
+    """What an agent asks for, why in its words, and what would likely follow."""
+    option = str(wish.get("option"))
+    label = next((offer.label for offer in offered if str(offer.option) == option), option)
+    given = wish.get("parameters")
+    parameters = (
+        ", ".join(f"{key} {value}" for key, value in given.items())
+        if isinstance(given, Mapping)
+        else ""
+    )
+    lines = [f"Asked for: {label}{f' ({inert(parameters, 80)})' if parameters else ''}"]
+    lines.append(f'Because: "{inert(str(wish.get("reason", "")), 200)}" (agent\'s words)')
+    follows = consequence(op, Option(option), action, now)
+    if follows:
+        lines.append(f"Then: {follows}")
+    return lines
+
+
+def consequence(op: Operation, option: Option, action: Action | None, now: int) -> str | None:
+    """What would likely follow from an option, where the facts say more than its effect."""
+    told: list[str] = []
+    if option in (Option.EXTEND, Option.CHECK_AGAIN, Option.HOLD):
+        if op.useful_until is not None and op.useful_until <= now:
+            told.append(f"the result was useful until {_minute(op.useful_until, now)}Z only")
+        if op.provider_expiry_at is not None and op.provider_expiry_at <= now:
+            told.append("the provider's own time for it is over")
+        if isinstance(action, Job) and action.status.effect is not Effect.READ:
+            told.append(f"each check is {action.status.effect} at the provider")
+    if option is Option.CANCEL_AT_PROVIDER and isinstance(action, Job) and action.cancel:
+        told.append(action.cancel.consequence or "the work so far may be lost")
+    if option in (Option.RESUBMIT, Option.SEND_NEW, Option.RESEND_SAME_KEY):
+        until = key_honoured_until(op, action) if action is not None else None
+        if until is not None and until <= now:
+            told.append("the provider no longer recognises the first request by its key")
+        if op.certainty in (Certainty.MAYBE_APPLIED, Certainty.APPLIED):
+            told.append("the first one may have been done")
+    return "; ".join(told) or None
 
 
 def _write_lines(op: Operation, sent_as: str | None, action: Action | None, now: int) -> list[str]:

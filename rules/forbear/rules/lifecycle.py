@@ -41,6 +41,8 @@ class Event(StrEnum):
     RESEND_APPROVED = "resend_approved"
     """A decision repeats a request under its own key."""
     LOOKUP_RESUMED = "lookup_resumed"
+    RULED_OUT = "ruled_out"
+    """A person looked at the provider and found that it was not done."""
     NOTED = "noted"
     """Something was recorded; the state stays."""
 
@@ -56,6 +58,7 @@ TRANSITIONS: Mapping[tuple[State, Event], State] = {
     (S.QUEUED, E.STOPPED): S.ESCALATED,
     (S.QUEUED, E.DISCARDED): S.DISCARDED,
     (S.DELAYED, E.HELD): S.DELAYED,
+    (S.DELAYED, E.APPROVED): S.DELAYED,
     (S.DELAYED, E.ADMITTED): S.SENDING,
     (S.DELAYED, E.FAILED): S.FAILED,
     (S.DELAYED, E.STOPPED): S.ESCALATED,
@@ -74,6 +77,10 @@ TRANSITIONS: Mapping[tuple[State, Event], State] = {
     (S.UNCLEAR, E.ACCEPTED): S.WAITING,
     (S.UNCLEAR, E.OBSERVED): S.UNCLEAR,
     (S.UNCLEAR, E.SUCCEEDED): S.SUCCEEDED,
+    (S.UNCLEAR, E.RULED_OUT): S.FAILED,
+    (S.UNCLEAR, E.WAIT_RESUMED): S.WAITING,
+    (S.UNCLEAR, E.RESEND_APPROVED): S.QUEUED,
+    (S.UNCLEAR, E.LOOKUP_RESUMED): S.UNCLEAR,
     (S.UNCLEAR, E.STOPPED): S.ESCALATED,
     (S.UNCLEAR, E.DISCARDED): S.DISCARDED,
     (S.WAITING, E.HELD): S.WAITING,
@@ -90,7 +97,7 @@ TRANSITIONS: Mapping[tuple[State, Event], State] = {
     (S.ESCALATED, E.RESEND_APPROVED): S.QUEUED,
     (S.ESCALATED, E.LOOKUP_RESUMED): S.UNCLEAR,
     (S.ESCALATED, E.SUCCEEDED): S.SUCCEEDED,
-    (S.ESCALATED, E.FAILED): S.FAILED,
+    (S.ESCALATED, E.RULED_OUT): S.FAILED,
     (S.ESCALATED, E.DISCARDED): S.DISCARDED,
     **{(state, E.NOTED): state for state in State},
 }

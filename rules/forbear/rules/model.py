@@ -327,6 +327,8 @@ class Operation:
     """Digest of the contract's section that the operation was last run under."""
     not_before: int | None = None
     """The provider's own minimum (Retry-After): no request of this operation before it."""
+    client: str | None = None
+    """Which client asked: the process that serves it, or the subject of its token."""
 
     @property
     def final(self) -> bool:
@@ -387,6 +389,12 @@ class Case:
     decision: Mapping[str, Any] | None = None
     about: str | None = None
     """What it is about beside its operation: a scope or a host that others share."""
+    wish: Mapping[str, Any] | None = None
+    """What the agent asks for: `{option, reason, parameters, at}`."""
+    announce_at: int | None = None
+    """When people are told of it again."""
+    announced: int = 0
+    """How often they were told."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from decimal import Decimal
 
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
 from forbear.rules import breaker, sameness
 from forbear.rules.contract import Call
-from forbear.rules.model import Kind, Operation, Reason, RequestClass, WaitingFor
+from forbear.rules.decisions import Wish
+from forbear.rules.model import (
+    FINAL,
+    Certainty,
+    Kind,
+    Operation,
+    Reason,
+    RequestClass,
+    WaitingFor,
+)
 from forbear.rules.ports import Outbound
 from forbear.rules.taskbudget import TaskFull, TaskLimits
-from forbear.storage import audit, caps, rows
+from forbear.storage import audit, authority, caps, rows
 from forbear.storage.brakes import Paused, paused
 from forbear.storage.caps import ScopeFull, WalkOver
+from forbear.storage.deciding import Decided
 from forbear.storage.intents import (
     EndedTask,
     add_task,
@@ -27,8 +38,18 @@ from forbear.storage.intents import (
     plain,
     same_intent,
 )
-from forbear.storage.schema import operations, requests
+from forbear.storage.schema import operations, requests, tasks
 from forbear.storage.transitions import Holding, Ids, insert_case, must_load, recorded
+
+
+@dataclass(frozen=True, slots=True)
+class FreeSum:
+    """What is free without approval: amounts of an argument up to `most` within `per` ms."""
+
+    argument: str
+    amount: Decimal
+    most: Decimal
+    per: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +64,10 @@ class Draft:
     useful_for: int | None
     approve_within: int | None
     """Set if a person must approve first, ms."""
+    session: bool
+    """The approval is for the client's session: a grant of it stands for one more question."""
+    free: FreeSum | None
+    """Set if no approval is needed as long as a sum over time is not passed."""
     repeat: str
     repeat_window: int
     task: str | None
@@ -104,6 +129,50 @@ def accept(
             return refused or _insert(connection, draft, inherits, holding, items, now, ids)
 
 
+def replace_by(
+    connection: Connection,
+    decided: Decided,
+    draft: Draft,
+    wish: Wish,
+    holding: Holding,
+    by: Mapping[str, object],
+    now: int,
+    ids: Ids,
+) -> Operation:
+    """Store the operation that a person let take the place of another, under that decision."""
+    old, case = decided.operation, decided.case
+    operation = replace(draft.operation, principal=old.principal, authorisation=case.id)
+    plainly = replace(draft, operation=operation, approve_within=None, session=False, free=None)
+    made = _insert(connection, plainly, None, holding, 0, now, ids).operation
+    for task in connection.execute(sa.select(tasks.c.task).where(tasks.c.operation_id == old.id)):
+        add_task(connection, made.id, task[0])
+    authority.authorise(connection, case, made, wish.option, {"of": old.id}, by, now)
+    return made
+
+
+def _within(connection: Connection, op: Operation, free: FreeSum, now: int) -> bool:
+    """Whether one more amount keeps the sum over time; what certainly did nothing is not in it."""
+    query = sa.select(operations.c.arguments).where(
+        operations.c.principal == op.principal,
+        operations.c.provider == op.provider,
+        operations.c.account == op.account,
+        operations.c.action == op.action,
+        operations.c.created_at > now - free.per,
+        sa.not_(
+            sa.and_(
+                operations.c.state.in_([str(state) for state in FINAL]),
+                operations.c.certainty.in_(_HARMLESS),
+            )
+        ),
+    )
+    amounts = (row[0].get(free.argument) for row in connection.execute(query))
+    numbers = [Decimal(str(one)) for one in amounts if isinstance(one, int | float)]
+    return sum(numbers, free.amount) <= free.most
+
+
+_HARMLESS = (str(Certainty.NOT_SENT), str(Certainty.NOT_APPLIED))
+
+
 def _ended(connection: Connection, draft: Draft) -> EndedTask | None:
     if draft.task is None:
         return None
@@ -160,9 +229,16 @@ def _insert(
     now: int,
     ids: Ids,
 ) -> Accepted:
-    approve_by = None if draft.approve_within is None else now + draft.approve_within
+    grant = None
+    if draft.session:
+        grant = authority.session_of(connection, draft.operation, holding.credential, now)
+    asks = draft.approve_within is not None and grant is None
+    if asks and draft.free is not None:
+        asks = not _within(connection, draft.operation, draft.free, now)
+    approve_by = now + draft.approve_within if asks and draft.approve_within is not None else None
     op = replace(
         draft.operation,
+        authorisation=grant or draft.operation.authorisation,
         created_at=now,
         updated_at=now,
         deadline_at=now + draft.deadline,

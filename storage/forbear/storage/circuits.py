@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy import Connection
+from sqlalchemy import Connection, Row
 
 from forbear.rules import outage
 from forbear.rules.model import DelaySource, Operation, Reason
 from forbear.rules.pacing import Circuit
 from forbear.storage import audit
 from forbear.storage.schema import LIVE, cases, circuits, operations
-from forbear.storage.transitions import Holding, Ids, insert_case, open_case
+from forbear.storage.transitions import About, Holding, Ids, insert_case, open_case
 
 _CIRCUIT = sa.select(circuits).where(
     circuits.c.scope == sa.bindparam("of_scope"), circuits.c.host == sa.bindparam("of_host")
-)
-_PROBE_AT = sa.select(circuits.c.probe_at).where(
-    circuits.c.scope == sa.bindparam("of_scope"),
-    circuits.c.host == sa.bindparam("of_host"),
-    circuits.c.open_since.is_not(None),
 )
 _HELD = sa.select(operations.c.id, operations.c.number, operations.c.next_at).where(
     operations.c.provider == sa.bindparam("provider"),
@@ -29,15 +25,28 @@ _HELD = sa.select(operations.c.id, operations.c.number, operations.c.next_at).wh
 )
 
 
-def open_circuit(connection: Connection, scope: str, host: str) -> Circuit | None:
+def open_circuit(connection: Connection, scope: str, host: str, now: int) -> Circuit | None:
     """The circuit of a scope and host, if it is open."""
-    at = connection.execute(_PROBE_AT, {"of_scope": scope, "of_host": host}).scalar()
-    return None if at is None else Circuit(at)
+    row = _known(connection, scope, host, now)
+    return None if row is None or row.open_since is None else Circuit(row.probe_at)
 
 
-def probing(connection: Connection, scope: str, host: str, until: int) -> None:
+def _known(connection: Connection, scope: str, host: str, now: int) -> Row[Any] | None:
+    """What is known of a scope and host. Where the clock was set back, its times move with it."""
+    here = {"of_scope": scope, "of_host": host}
+    row = connection.execute(_CIRCUIT, here).first()
+    if row is None or row.updated_at <= now:
+        return row
+    ahead, moved = row.updated_at - now, {"updated_at": now}
+    if row.open_since is not None:
+        moved |= {"probe_at": row.probe_at - ahead, "page_at": row.page_at - ahead}
+    _update(connection, scope, host, **moved)
+    return connection.execute(_CIRCUIT, here).first()
+
+
+def probing(connection: Connection, scope: str, host: str, until: int, now: int) -> None:
     """A probe is out: no other leaves before `until`."""
-    _update(connection, scope, host, probe_at=until)
+    _update(connection, scope, host, probe_at=until, updated_at=now)
 
 
 def record(
@@ -57,7 +66,7 @@ def record(
 
     `spread` is the time over which those who waited for its end go on, ms.
     """
-    row = connection.execute(_CIRCUIT, {"of_scope": scope, "of_host": host}).first()
+    row = _known(connection, scope, host, now)
     if works:
         if row is not None and row.open_since is not None:
             because = "the provider answers again"
@@ -142,7 +151,7 @@ def _tell(
         return
     about = f"{host} has answered nobody since {_minute(since)}Z; one request at a time tries"
     reason = Reason.PROVIDER_UNREACHABLE
-    case = insert_case(connection, op, reason, now, ids, holding, about)
+    case = insert_case(connection, op, reason, now, ids, holding, About(about))
     body = {"reason": str(case.reason), "case": case.id, "scope": scope, "host": host}
     audit.append(connection, op.id, now, audit.Code.CASE_OPENED, body)
     _update(connection, scope, host, case_id=case.id)

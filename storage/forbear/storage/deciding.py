@@ -12,14 +12,16 @@ from sqlalchemy import Connection
 from forbear.rules import conclusions, decisions, escalations
 from forbear.rules.decisions import Wish
 from forbear.rules.lifecycle import advance
-from forbear.rules.model import Case, Code, Operation, Option, Reason, Refusal, State, Step
-from forbear.storage import audit, circuits, intents, register, rows
+from forbear.rules.model import Case, Code, Kind, Operation, Option, Reason, Refusal, State, Step
+from forbear.storage import audit, authority, circuits, intents, register, rows
 from forbear.storage.intents import watching
 from forbear.storage.schema import cases, operations
 from forbear.storage.transitions import (
     Holding,
     Ids,
+    about_of,
     apply,
+    asked_for,
     case_text,
     listed,
     load,
@@ -38,6 +40,10 @@ class Decided:
     """The operation that was queued with the decision: a cancellation at the provider."""
 
 
+REPLACES = (Option.SEND_NEW, Option.RESUBMIT)
+"""Options that put another operation in the place of this one."""
+
+
 def decide(
     connection: Connection,
     case_id: str,
@@ -48,11 +54,13 @@ def decide(
     now: int,
     ids: Ids,
     *,
+    replacement: str | None = None,
     dry_run: bool = False,
 ) -> Decided | Refusal:
     """Carry out a person's choice, once, on the facts that were shown (`revision`).
 
     `by` says who decided and through which channel. The second of two decisions is refused.
+    `replacement` is the id of the operation that `send_new` or `resubmit` makes.
     """
     row = connection.execute(sa.select(cases).where(cases.c.id == case_id)).mappings().first()
     if row is None:
@@ -63,20 +71,59 @@ def decide(
         _not_decidable(case, revision, op, now)
         or _not_offered(connection, op, case, wish, holding, now)
         or _taken(connection, op, wish)
+        or _same_user(op, holding, by)
+        or _request_out(connection, op, case, wish)
     )
     if refusal is not None:
         return refusal
+    if wish.option in REPLACES and replacement is None and not dry_run:
+        raise ValueError(f"{wish.option} needs the operation that takes the place of {op.id}")
     if case.reason is Reason.PROVIDER_UNREACHABLE:
         return _about_outage(connection, op, case, wish, by, now, ids, dry_run=dry_run)
     action = holding.action if holding is not None else None
-    verdict = decisions.grant(op, case.reason, wish, case.id, action, now)
+    verdict = decisions.grant(op, case.reason, wish, case.id, action, now, follow_up=replacement)
     if dry_run:
         state = advance(op.state, verdict.event)
         return Decided(replace(op, **fields(verdict.changes), state=state), case)
     body = _close(connection, case, wish, by, now)
+    # What is out keeps its lease: only maxima change under it.
+    lease = None if open_attempt(connection, op.id) is None else dict[str, object]()
     code = audit.Code.DECIDED
-    after = apply(connection, op, verdict, code, now, ids, holding=holding, body=body)
+    after = apply(connection, op, verdict, code, now, ids, holding=holding, body=body, lease=lease)
+    if wish.option in authority.ALLOWS and replacement is None:
+        authority.authorise(connection, case, after, wish.option, _given(wish), by, now)
+    if wish.option is Option.APPROVE and holding is not None:
+        _grant_session(connection, case, after, wish, holding, by, now, ids)
     return Decided(after, case)
+
+
+def _grant_session(
+    connection: Connection,
+    case: Case,
+    op: Operation,
+    wish: Wish,
+    holding: Holding,
+    by: Mapping[str, object],
+    now: int,
+    ids: Ids,
+) -> None:
+    """Where a session was approved, keep the grant, and let the rest of that client go on too."""
+    session = op.kind in (Kind.JOB, Kind.CALL) and holding.action.send.approval.mode == "session"
+    if not session or op.client is None or holding.credential is None:
+        return
+    grant_id = authority.grant_session(
+        connection, case, op, holding.credential, wish.until, by, now, ids
+    )
+    for operation_id, case_id in authority.waiting_for_session(connection, op):
+        other = must_load(connection, operation_id)
+        connection.execute(
+            sa.update(cases)
+            .where(cases.c.id == case_id, cases.c.closed_at.is_(None))
+            .values(closed_at=now, closed_because=f"covered by session grant {grant_id}")
+        )
+        freed = decisions.approved(other, grant_id, now)
+        body = {"case": case_id, "grant": grant_id}
+        apply(connection, other, freed, audit.Code.DECIDED, now, ids, holding=holding, body=body)
 
 
 def _close(
@@ -213,8 +260,40 @@ def _taken(connection: Connection, op: Operation, wish: Wish) -> Refusal | None:
     )
 
 
+def _same_user(op: Operation, holding: Holding | None, by: Mapping[str, object]) -> Refusal | None:
+    """A contract may demand an operator whom the agents' user cannot pass for (E07)."""
+    if holding is None or not holding.contract.separate_operator or not by.get("same_user", False):
+        return None
+    return Refusal(
+        Code.NOT_ALLOWED_IN_STATE,
+        f"the contract of {op.provider} wants an operator of another user than the store's",
+        "decide as another user, or in a console that runs as one",
+        op.id,
+    )
+
+
+def _request_out(connection: Connection, op: Operation, case: Case, wish: Wish) -> Refusal | None:
+    """While a request is out only its owner changes what becomes of it; maxima may grow."""
+    if case.reason is not Reason.REQUESTED or open_attempt(connection, op.id) is None:
+        return None
+    if wish.option in (Option.EXTEND, Option.CANCEL_AT_PROVIDER, Option.REJECT):
+        return None
+    return Refusal(
+        Code.NOT_ALLOWED_IN_STATE,
+        "a request of it is out, and its answer may settle this",
+        "decide again in a few seconds",
+        op.id,
+    )
+
+
 def offers(
-    connection: Connection, op: Operation, reason: Reason, holding: Holding | None, now: int
+    connection: Connection,
+    op: Operation,
+    reason: Reason,
+    holding: Holding | None,
+    now: int,
+    *,
+    asked: Option | None = None,
 ) -> tuple[escalations.Offer, ...]:
     """What may be chosen now: the contract, the facts and the credential as they are."""
     contract = holding.contract if holding is not None else None
@@ -224,7 +303,7 @@ def offers(
         and holding is not None
         and register.credential_ready(connection, op, holding, now)
     )
-    return escalations.offers(op, reason, contract, now, new_credential=renewed)
+    return escalations.offers(op, reason, contract, now, new_credential=renewed, asked=asked)
 
 
 def reoffer(connection: Connection, case_id: str, holding: Holding | None, now: int) -> bool:
@@ -234,7 +313,8 @@ def reoffer(connection: Connection, case_id: str, holding: Holding | None, now: 
     if case is None or case.closed_at is not None:
         return False
     op = must_load(connection, case.operation_id)
-    offered = offers(connection, op, case.reason, holding, now)
+    asked = asked_for(op, case.wish)
+    offered = offers(connection, op, case.reason, holding, now, asked=asked)
     if [str(offer.option) for offer in offered] == [option["id"] for option in case.options]:
         return False
     connection.execute(
@@ -242,7 +322,7 @@ def reoffer(connection: Connection, case_id: str, holding: Holding | None, now: 
         .where(cases.c.id == case.id)
         .values(
             options=listed(offered),
-            text=case_text(op, case.reason, offered, now, holding, about=case.about),
+            text=case_text(op, case.reason, offered, now, holding, about_of(case, holding)),
             revision=case.revision + 1,
         )
     )
@@ -252,7 +332,9 @@ def reoffer(connection: Connection, case_id: str, holding: Holding | None, now: 
 def _not_offered(
     connection: Connection, op: Operation, case: Case, wish: Wish, holding: Holding | None, now: int
 ) -> Refusal | None:
-    offered = [str(offer.option) for offer in offers(connection, op, case.reason, holding, now)]
+    asked = asked_for(op, case.wish)
+    may = offers(connection, op, case.reason, holding, now, asked=asked)
+    offered = [str(offer.option) for offer in may]
     if str(wish.option) not in offered:
         return Refusal(
             Code.OPTION_NOT_OFFERED,

@@ -28,12 +28,14 @@ from forbear.rules.identity import request_digest
 from forbear.rules.lifecycle import Event
 from forbear.rules.model import (
     Attempt,
+    Case,
     Certainty,
     Code,
     DelaySource,
     Kind,
     Notice,
     Operation,
+    Option,
     Reason,
     Refusal,
     State,
@@ -48,7 +50,9 @@ from forbear.rules.taskbudget import USUAL, TaskLimits
 from forbear.rules.verdicts import Verdict, after_attempt, stop
 from forbear.storage import (
     accepting,
+    asking,
     audit,
+    authority,
     deciding,
     limits,
     queueing,
@@ -190,6 +194,10 @@ class Ledger:
         changes |= reserving.counted(op, admitted.step, now.wall)
         event = Event.ADMITTED if admitted.step is Step.SEND else Event.NOTED
         attempt_id = f"att_{self._random.token(20)}"
+        if not authority.consume(connection, op, attempt_id, now.wall):
+            stopped = stop(Reason.CONTRACT_CHANGED, why="what was decided is over or about another")
+            self._apply(connection, op, stopped, audit.Code.ENDED, now.wall, holding)
+            return True
         lease = {
             "lease_owner": self.owner,
             "lease_boot": now.boot_id,
@@ -487,7 +495,8 @@ class Ledger:
     ) -> Decided | Refusal:
         """See `deciding.decide`. `follow_up` is accepted in the same transaction, or neither is."""
         now = self._clock.now().wall
-        if follow_up is not None:
+        replaces = wish.option in deciding.REPLACES
+        if follow_up is not None and not replaces:
             op, earlier = follow_up.operation, same_intent(connection, follow_up.operation)
             window = follow_up.repeat_window
             match judge(connection, op, follow_up.repeat, window, earlier, now):
@@ -498,14 +507,41 @@ class Ledger:
                 case _:
                     pass
         decided = deciding.decide(
-            connection, case_id, revision, wish, holding, by, now, self._random, dry_run=dry_run
+            connection,
+            case_id,
+            revision,
+            wish,
+            holding,
+            by,
+            now,
+            self._random,
+            replacement=follow_up.operation.id if follow_up is not None and replaces else None,
+            dry_run=dry_run,
         )
         if isinstance(decided, Refusal) or follow_up is None or holding is None or dry_run:
             return decided
+        if replaces:
+            new = accepting.replace_by(
+                connection, decided, follow_up, wish, holding, by, now, self._random
+            )
+            return replace(decided, follow_up=new)
         accepted = self.accept(connection, follow_up, holding)
         if isinstance(accepted, Accepted):
             return replace(decided, follow_up=accepted.operation)
         return decided
+
+    def ask(
+        self,
+        connection: Connection,
+        operation_id: str,
+        option: Option,
+        reason: str,
+        parameters: Mapping[str, object],
+        holding: Holding | None,
+    ) -> Case | Refusal:
+        """See `asking.ask`."""
+        now, ids = self._clock.now().wall, self._random
+        return asking.ask(connection, operation_id, option, reason, parameters, holding, now, ids)
 
     def reoffer(self, connection: Connection, case_id: str, holding: Holding | None) -> bool:
         """See `deciding.reoffer`."""

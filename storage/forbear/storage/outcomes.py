@@ -26,7 +26,7 @@ from forbear.rules.verdicts import Verdict, stop
 from forbear.storage.deciding import fields
 from forbear.storage.intents import watching
 from forbear.storage.schema import attempts, cases
-from forbear.storage.transitions import Holding, case_text, open_case
+from forbear.storage.transitions import Holding, about_of, asked_for, case_text, open_case
 
 
 def outcome_of(reply: Reply) -> str:
@@ -94,8 +94,10 @@ def add_evidence(
     case = open_case(connection, op.id)
     if case is None:
         return
-    offered = escalations.offers(op, case.reason, holding.contract, now)
-    text = case_text(op, case.reason, offered, now, holding, evidence=words, about=case.about)
+    asked = asked_for(op, case.wish)
+    offered = escalations.offers(op, case.reason, holding.contract, now, asked=asked)
+    about = replace(about_of(case, holding), evidence=words)
+    text = case_text(op, case.reason, offered, now, holding, about)
     connection.execute(
         sa.update(cases).where(cases.c.id == case.id).values(text=text, revision=case.revision + 1)
     )

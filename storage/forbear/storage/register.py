@@ -74,7 +74,7 @@ def _state(
     *,
     extra: bool,
 ) -> ScopeState:
-    row = connection.execute(_SCOPE, {"scope_key": key}).first()
+    row = _record(connection, key, now)
     open_attempts, next_free_at = connection.execute(_BUSY, {"scope_key": key, "now": now}).one()
     place = queueing.standing(connection, key, op, now)
     repeated, free_at = 0, None
@@ -90,9 +90,43 @@ def _state(
         extra_free_at=free_at,
         first=place.first,
         ahead=place.ahead,
-        circuit=circuits.open_circuit(connection, key, host),
+        circuit=circuits.open_circuit(connection, key, host, now),
     )
     return known if row is None else _with_record(known, row)
+
+
+def _record(connection: Connection, key: str, now: int) -> Row[Any] | None:
+    row = connection.execute(_SCOPE, {"scope_key": key}).first()
+    if row is None or row.updated_at <= now:
+        return row
+    rewind(connection, now)
+    return connection.execute(_SCOPE, {"scope_key": key}).first()
+
+
+def rewind(connection: Connection, now: int) -> None:
+    """Let the times of all scopes keep their distance from now, where the clock was set back.
+
+    A row that was written in what is now the future shows it. Safe to run again.
+    """
+    written = sa.select(scopes.c.key, scopes.c.updated_at).where(scopes.c.updated_at > now)
+    for key, updated_at in connection.execute(written).all():
+        ahead = updated_at - now
+        moved: dict[str, object] = {name: scopes.c[name] - ahead for name in _MILLISECONDS}
+        moved |= {name: scopes.c[name] - ahead * 1_000 for name in _MICROSECONDS}
+        _set(connection, key, now, moved)
+        mine = sa.and_(reservations.c.scope == key, reservations.c.hold_until > now)
+        connection.execute(
+            sa.update(reservations)
+            .where(mine, reservations.c.reserved_at > now)
+            .values(
+                reserved_at=reservations.c.reserved_at - ahead,
+                hold_until=reservations.c.hold_until - ahead,
+            )
+        )
+
+
+_MILLISECONDS = ("next_allowed_at", "reset_at", "slowed_at")
+_MICROSECONDS = ("theoretical_arrival", "background_arrival")
 
 
 def _with_record(known: ScopeState, row: Row[Any]) -> ScopeState:
@@ -129,7 +163,7 @@ def take(
         }
         connection.execute(sa.insert(reservations), row)
         if one.probes:
-            circuits.probing(connection, one.key, host, now + admitted.lease)
+            circuits.probing(connection, one.key, host, now + admitted.lease, now)
         mark: dict[str, object] = {"theoretical_arrival": one.arrival}
         if one.background_arrival is not None:
             mark["background_arrival"] = one.background_arrival
@@ -152,7 +186,7 @@ def block(connection: Connection, key: str, until: int, source: str, now: int) -
 
     An earlier end never shortens a later one, and nothing that waited leaves in a burst.
     """
-    row = connection.execute(_SCOPE, {"scope_key": key}).first()
+    row = _record(connection, key, now)
     seen = ScopeState() if row is None else _with_record(ScopeState(), row)
     ends = max(seen.next_allowed_at, until)
     blocked = {
@@ -167,14 +201,14 @@ def block(connection: Connection, key: str, until: int, source: str, now: int) -
 
 def slowness(connection: Connection, key: str, now: int) -> int:
     """How often 429s halved the rate of a scope, as it is now."""
-    row = connection.execute(_SCOPE, {"scope_key": key}).first()
+    row = _record(connection, key, now)
     return 0 if row is None else pacing.slowness(_with_record(ScopeState(), row), now)
 
 
 def note_quota(connection: Connection, key: str, quota: Quota, now: int) -> None:
     """Keep what the provider says is left; of two words on one window the smaller counts."""
     reset_at = now + quota.reset_after
-    row = connection.execute(_SCOPE, {"scope_key": key}).first()
+    row = _record(connection, key, now)
     left = quota.remaining
     if row is not None and row.remaining is not None and row.reset_at is not None:
         same = row.reset_at > now and abs(row.reset_at - reset_at) <= SAME_WINDOW
@@ -185,7 +219,7 @@ def note_quota(connection: Connection, key: str, quota: Quota, now: int) -> None
 
 def forget(connection: Connection, key: str, now: int) -> bool:
     """Drop what 429s, quotas and outages said about a scope. False if it was never used."""
-    row = connection.execute(_SCOPE, {"scope_key": key}).first()
+    row = _record(connection, key, now)
     if row is None:
         return False
     # One at a time from here on: what waited must not leave in a burst.

@@ -111,6 +111,9 @@ def case(row: RowMapping) -> Case:
         closed_because=row["closed_because"],
         decision=row["decision"],
         about=row["about"],
+        wish=row["wish"],
+        announce_at=row["announce_at"],
+        announced=row["announced"],
     )
 
 

@@ -16,6 +16,7 @@ from forbear.rules.model import (
     Certainty,
     DelaySource,
     Kind,
+    Option,
     Priority,
     Reason,
     RequestClass,
@@ -25,7 +26,7 @@ from forbear.rules.model import (
     WaitingFor,
 )
 
-GENERATION = "0002"
+GENERATION = "0003"
 """The schema this program reads and writes: the newest migration."""
 
 metadata = sa.MetaData(
@@ -141,6 +142,7 @@ operations = sa.Table(
     sa.Column("once_until", sa.BigInteger),
     sa.Column("search", JSON),
     sa.Column("not_before", sa.BigInteger),
+    sa.Column("client", sa.Text),
     sa.Column("lease_owner", sa.Text),
     sa.Column("lease_boot", sa.Text),
     sa.Column("lease_until", sa.BigInteger),
@@ -331,6 +333,10 @@ cases = sa.Table(
     sa.Column("closed_because", sa.Text),
     sa.Column("decision", JSON),
     sa.Column("about", sa.Text),
+    sa.Column("wish", JSON),
+    sa.Column("announce_at", sa.BigInteger),
+    sa.Column("announced", sa.Integer, nullable=False, server_default="0"),
+    sa.Column("announce_failures", sa.Integer, nullable=False, server_default="0"),
     _one_of("reason", Reason),
     sa.CheckConstraint("decision IS NULL OR closed_at IS NOT NULL", name="decided_is_closed"),
 )
@@ -341,6 +347,53 @@ sa.Index(
     sqlite_where=cases.c.closed_at.is_(None),
     postgresql_where=cases.c.closed_at.is_(None),
 )
+
+sa.Index(
+    "ix_cases_announce",
+    cases.c.announce_at,
+    sqlite_where=cases.c.closed_at.is_(None),
+    postgresql_where=cases.c.closed_at.is_(None),
+)
+
+authorisations = sa.Table(
+    "authorisations",
+    metadata,
+    sa.Column("case_id", sa.Text, sa.ForeignKey("cases.id"), primary_key=True),
+    sa.Column("operation_id", sa.Text, sa.ForeignKey("operations.id"), nullable=False),
+    sa.Column("option", sa.Text, nullable=False),
+    sa.Column("parameters", JSON, nullable=False),
+    sa.Column("case_revision", sa.Integer, nullable=False),
+    sa.Column("request_digest", sa.Text, nullable=False),
+    sa.Column("by", JSON, nullable=False),
+    sa.Column("granted_at", sa.BigInteger, nullable=False),
+    sa.Column("expires_at", sa.BigInteger, nullable=False),
+    sa.Column("consumed_at", sa.BigInteger),
+    sa.Column("attempt_id", sa.Text),
+    _one_of("option", Option),
+    sa.CheckConstraint(
+        "(consumed_at IS NULL) = (attempt_id IS NULL)", name="consumed_by_an_attempt"
+    ),
+)
+"""What a decision allows, bound to what was shown; the first permit consumes it."""
+
+grants = sa.Table(
+    "grants",
+    metadata,
+    sa.Column("id", sa.Text, primary_key=True),
+    sa.Column("principal", sa.Text, nullable=False),
+    sa.Column("client", sa.Text, nullable=False),
+    sa.Column("provider", sa.Text, nullable=False),
+    sa.Column("account", sa.Text, nullable=False),
+    sa.Column("credential", sa.Text, nullable=False),
+    sa.Column("action", sa.Text, nullable=False),
+    sa.Column("case_id", sa.Text, nullable=False),
+    sa.Column("by", JSON, nullable=False),
+    sa.Column("granted_at", sa.BigInteger, nullable=False),
+    sa.Column("expires_at", sa.BigInteger, nullable=False),
+    sa.Column("revoked_at", sa.BigInteger),
+    sa.Index("ix_grants_session", "principal", "client", "provider", "account", "action"),
+)
+"""Session approvals: continued access of one client to one action, with a stated end."""
 
 events = sa.Table(
     "events",

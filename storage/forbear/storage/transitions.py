@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Protocol
+from typing import Any, Protocol
 
 import sqlalchemy as sa
 from sqlalchemy import Connection
@@ -22,6 +22,7 @@ from forbear.rules.model import (
     Kind,
     Notice,
     Operation,
+    Option,
     Reason,
     State,
     Step,
@@ -123,10 +124,12 @@ def apply(
         queueing.leave(connection, op.id, now)
     told: dict[str, object] = {"event": str(verdict.event), **verdict.story, **(body or {})}
     if verdict.reason is not None:
-        case = _open(connection, after, verdict.reason, now, ids, holding, verdict.about)
+        about = About(verdict.about)
+        case = _open(connection, after, verdict.reason, now, ids, holding, about)
         told |= {"reason": str(verdict.reason), "case": case.id}
     elif state is not State.ESCALATED:
-        _close_case(connection, op.id, now, f"the operation is {state}", beside=_beside(after))
+        kept = _beside(after, ends=state in FINAL and not op.final)
+        _close_case(connection, op.id, now, f"the operation is {state}", beside=kept)
     if verdict.notice is not None:
         told["notice"] = str(verdict.notice)
     told["set"] = rows.columns(_recorded(op, after))
@@ -140,17 +143,31 @@ def apply(
     return after
 
 
+@dataclass(frozen=True, slots=True)
+class About:
+    """What a case says beside what its operation says."""
+
+    shared: str | None = None
+    """A scope or a host that others share."""
+    wish: Mapping[str, Any] | None = None
+    """What an agent asks for."""
+    evidence: str | None = None
+    """What came in late."""
+    asked_again: int | None = None
+    """When people are told of it again, if nobody decides."""
+
+
 def insert_case(
     connection: Connection,
     op: Operation,
     reason: Reason,
     now: int,
     ids: Ids,
-    holding: Holding,
-    about: str | None = None,
+    holding: Holding | None,
+    about: About | None = None,
 ) -> Case:
-    """Open a case beside an operation that it does not stop: an approval, an outage."""
-    return _open(connection, op, reason, now, ids, holding, about)
+    """Open a case beside an operation that it does not stop: an approval, an outage, a wish."""
+    return _open(connection, op, reason, now, ids, holding, about or About())
 
 
 def note(connection: Connection, op: Operation, notice: Notice, now: int) -> Operation:
@@ -231,17 +248,23 @@ def _open(
     now: int,
     ids: Ids,
     holding: Holding | None,
-    about: str | None,
+    about: About,
 ) -> Case:
     _close_case(connection, op.id, now, "replaced by a new case")
-    offered = escalations.offers(op, reason, holding.contract if holding else None, now)
+    contract = holding.contract if holding is not None else None
+    asked = asked_for(op, about.wish)
+    offered = escalations.offers(op, reason, contract, now, asked=asked)
+    if contract is not None and contract.remind:
+        about = replace(about, asked_again=now + contract.remind[0])
     values: dict[str, object] = {
         "id": f"esc_{ids.token(16)}",
         "operation_id": op.id,
         "reason": str(reason),
         "urgency": escalations.urgency(reason),
-        "text": case_text(op, reason, offered, now, holding, about=about),
-        "about": about,
+        "text": case_text(op, reason, offered, now, holding, about),
+        "about": about.shared,
+        "wish": None if about.wish is None else dict(about.wish),
+        "announce_at": now,
         "options": listed(offered),
         "opened_at": now,
         "revision": 1,
@@ -272,9 +295,7 @@ def case_text(
     offered: tuple[escalations.Offer, ...],
     now: int,
     holding: Holding | None,
-    *,
-    evidence: str | None = None,
-    about: str | None = None,
+    about: About,
 ) -> str:
     """The case text with what the contract adds: the provider's page and the request's shape."""
     console = sent_as = None
@@ -292,18 +313,38 @@ def case_text(
         console=console,
         sent_as=sent_as if op.kind is not Kind.JOB or op.accepted_at is None else None,
         action=holding.action if holding is not None else None,
-        evidence=evidence,
-        about=about,
+        evidence=about.evidence,
+        about=about.shared,
+        wish=about.wish,
+        asked_again=about.asked_again,
     )
 
 
-def _beside(op: Operation) -> tuple[Reason, ...]:
+def asked_for(op: Operation, wish: Mapping[str, Any] | None) -> Option | None:
+    """The option that a case of its own is about: what was asked for, or doing it anew."""
+    if wish is not None:
+        return Option(wish["option"])
+    return Option.RESUBMIT if op.final else None
+
+
+def about_of(case: Case, holding: Holding | None) -> About:
+    """What an open case says beside its operation, as it is now."""
+    if case.announced:
+        again = case.announce_at
+    else:
+        remind = holding.contract.remind if holding is not None else ()
+        again = case.opened_at + remind[0] if remind else None
+    return About(case.about, case.wish, asked_again=again)
+
+
+def _beside(op: Operation, *, ends: bool) -> tuple[Reason, ...]:
     """Reasons of cases that an operation may have without being stopped by them.
 
-    An outage is not over because one of those that it held up has ended.
+    An outage is not over because one of those that it held up has ended, nor is a breaker.
     """
     asks = (Reason.APPROVAL_REQUIRED,) if op.approve_by is not None and not op.final else ()
-    return (Reason.PROVIDER_UNREACHABLE, *asks)
+    wishes = () if ends else (Reason.REQUESTED,)
+    return (Reason.PROVIDER_UNREACHABLE, Reason.REPEATED_FAILURE, *asks, *wishes)
 
 
 def _close_case(

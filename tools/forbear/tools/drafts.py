@@ -26,7 +26,7 @@ from forbear.rules.model import (
 from forbear.rules.paging import Progress, paging_of
 from forbear.rules.ports import Random
 from forbear.rules.requests import RenderError, render
-from forbear.storage.accepting import Draft
+from forbear.storage.accepting import Draft, FreeSum
 from forbear.storage.transitions import Holding
 from forbear.tools import refusals
 
@@ -117,10 +117,13 @@ class Given:
 class Drafter:
     """Makes drafts for one principal on one store."""
 
-    def __init__(self, store_key: bytes, random: Random, principal: str) -> None:
+    def __init__(
+        self, store_key: bytes, random: Random, principal: str, client: str | None = None
+    ) -> None:
         self._store_key = store_key
         self._random = random
         self._principal = principal
+        self._client = client
 
     def submission(
         self,
@@ -159,6 +162,8 @@ class Drafter:
         if page is not None:
             op = replace(op, search=Progress.begin(page, request).kept())
         return Draft(
+            session=asks and action.send.approval.mode == "session",
+            free=_free_sum(action.send, op.arguments),
             operation=replace(op, intent=intent, request_digest=digest),
             request=request,
             deadline=limits.deadline,
@@ -192,6 +197,18 @@ class Drafter:
         )
         op = replace(op, purpose=given.purpose, key=given.key, priority=given.priority)
         return self._drafted(holding, call, op, limits, given.task)
+
+    def repetition(self, op: Operation, holding: Holding) -> Draft | Refusal:
+        """The draft of the same action once more, under a new key and reference."""
+        action = holding.action
+        given = Given(op.purpose, None, op.priority, None)
+        if isinstance(action, Job):
+            limits = bounds(action, None, None, None)
+            return self.submission(holding, action, op.arguments, limits, given)
+        if isinstance(action, Call):
+            limits = call_bounds(action, None, None)
+            return self.call(holding, action, op.arguments, limits, given)
+        raise TypeError(f"{action.name} is neither a job nor a call")
 
     def follow_up(
         self,
@@ -234,6 +251,8 @@ class Drafter:
             return Refusal(Code.EGRESS_REFUSED, str(error), "Report it to the user.", job.id)
         digest = identity.request_digest(outbound, action.section)
         return Draft(
+            session=False,
+            free=None,
             operation=replace(op, request_digest=digest),
             request=outbound,
             deadline=OWN_DEADLINE,
@@ -326,6 +345,7 @@ class Drafter:
             lease_boot=None,
             lease_until=None,
             fence=0,
+            client=self._client,
         )
 
 
@@ -370,13 +390,26 @@ def _label(action: Action, arguments: Mapping[str, Any], contract: Contract) -> 
 
 
 def _needs_approval(request: Request, arguments: Mapping[str, Any]) -> bool:
-    """Whether a person is asked first. A small amount may be free; a sum over time never is."""
+    """Whether a person is asked first. A small amount may be free, see also `_free_sum`."""
     free = request.approval.free
     if request.approval.mode == "none":
         return False
-    if free is None or "sum" in free:
-        return True
-    amount = arguments.get(free["arg"])
-    if isinstance(amount, bool) or not isinstance(amount, int | float):
-        return True
-    return bool(Decimal(str(amount)) > free["max"])
+    amount = None if free is None else _amount(arguments.get(free["arg"]))
+    return free is None or amount is None or "sum" in free or amount > free["max"]
+
+
+def _free_sum(request: Request, arguments: Mapping[str, Any]) -> FreeSum | None:
+    """The sum over time inside which this amount needs no approval."""
+    free = request.approval.free
+    if request.approval.mode == "none" or free is None or "sum" not in free:
+        return None
+    amount = _amount(arguments.get(free["arg"]))
+    if amount is None or amount > free["max"]:
+        return None
+    return FreeSum(free["arg"], amount, Decimal(str(free["sum"])), free["per"])
+
+
+def _amount(value: object) -> Decimal | None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return Decimal(str(value))

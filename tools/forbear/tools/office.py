@@ -71,6 +71,8 @@ class Office:
         self, case: Case, op: Operation, wish: Wish, holding: Holding | None
     ) -> Draft | Refusal | None:
         """The operation that is queued in the transaction of the decision, if it makes one."""
+        if wish.option in (Option.SEND_NEW, Option.RESUBMIT) and holding is not None:
+            return self._desk.repetition(op, holding)
         job = holding.action if holding is not None else None
         if wish.option is not Option.CANCEL_AT_PROVIDER or not isinstance(job, Job):
             return None

@@ -214,6 +214,11 @@ def sentence(scene: Scene) -> str:
             because = _word(scene.body.get("because"), "another operation")
             at = scene.body.get("next_at")
             return f"next poll moved to {scene.time(at) if at else 'now'} because of {because}"
+        case Code.WISHED:
+            option = _word(scene.body.get("option"), "an option").replace("_", " ")
+            return f"the agent asked a person for: {option}"
+        case Code.ANNOUNCED:
+            return "people were told of the open question"
         case Code.CASE_OPENED:
             return f"a person was told: {_word(scene.body.get('reason'), 'no reason')}"
         case (
