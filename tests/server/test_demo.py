@@ -42,7 +42,7 @@ def test_the_demo_tells_eight_stories_and_the_provider_counted_the_same(tmp_path
         "forbear decide 1 confirm_not_done",
         "   6. 4 calls\n   7. 1 call · 1 lookup\n   8. 1 call\n",
         "requests are told, and no other was sent.",
-        "Each job and each payment exists there once.",
+        "Each job and each payment is there exactly once.",
     ):
         assert said in ran.stdout
     assert not (tmp_path / "untouched").exists()

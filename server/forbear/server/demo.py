@@ -366,9 +366,8 @@ async def _call(client: Client, tool: str, **arguments: Any) -> dict[str, Any]:
 
 
 async def _begin(client: Client, jobs: list[_Job]) -> None:
-    listed = await _call(client, "list_actions")
-    names = ", ".join(f"{one['provider']}.{one['name']}" for one in listed["actions"])
-    say(f"An MCP client started `forbear serve` and sees {names}.")
+    actions = (await _call(client, "list_actions"))["actions"]
+    say(f"An MCP client started `forbear serve`, which lists {len(actions)} actions.")
     say("Five jobs are submitted; meanwhile two payments are made, and three agents read a rate.")
     for job in jobs:
         job.operations.append(await _submit(client, job, "demo", **job.more))
@@ -475,8 +474,8 @@ async def _decide(home: Path, token: str, job: _Job, reason: str) -> None:
     say(f"  {line}")
     arguments = ("decide", number, "extend", "--requests", "4", "--yes")
     say(f"  $ forbear {' '.join(arguments)}")
-    for told in (await _forbear(home, token, *arguments)).splitlines():
-        say(f"  {told}")
+    decided, _, _ = (await _forbear(home, token, *arguments)).partition("\n")
+    say(f"  {decided}")
 
 
 async def _case(home: Path, token: str, story: _Story) -> list[str]:
@@ -572,7 +571,7 @@ def _compare(provider: FakeProvider, stories: list[_Story]) -> bool:
         say(f"   NOT AS TOLD: {problem}", "red")
     if not wrong:
         say(f"   All {everything} requests are told, and no other was sent.", "green")
-        say("   Each job and each payment exists there once.", "green")
+        say("   Each job and each payment is there exactly once.", "green")
     return not wrong
 
 
