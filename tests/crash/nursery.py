@@ -42,6 +42,8 @@ class Birth:
     """Exports that it submits, all at once."""
     reads: tuple[str, ...] = ()
     """Calls that it makes, all at once."""
+    writes: tuple[str, ...] = ()
+    """The same for calls that change something."""
     point: str = ""
     step: str = "send"
     signal: int = signal.SIGKILL
@@ -156,6 +158,7 @@ async def serve(birth: Birth) -> None:
         await asyncio.gather(
             *(submit(running, dataset) for dataset in birth.datasets),
             *(read(running, call) for call in birth.reads),
+            *(write(running, call) for call in birth.writes),
         )
         say(ready=True)
         await told.wait()
@@ -201,6 +204,24 @@ async def read(running: app.App, call: str) -> None:
     )
 
 
+async def write(running: app.App, call: str) -> None:
+    await running.desk.write_api(
+        provider="exp",
+        call=call,
+        arguments={},
+        purpose=None,
+        task=None,
+        idempotency_key=None,
+        depends_on=(),
+        deadline_seconds=None,
+        useful_for_seconds=None,
+        priority=Priority.INTERACTIVE,
+        wait_seconds=0,
+        client="crash",
+        report=None,
+    )
+
+
 def say(**words: object) -> None:
     sys.stdout.write(json.dumps(words) + "\n")
     sys.stdout.flush()
@@ -221,7 +242,8 @@ def main() -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     for line in sys.stdin:
         wish = json.loads(line)
-        wish["datasets"], wish["reads"] = tuple(wish["datasets"]), tuple(wish["reads"])
+        for name in ("datasets", "reads", "writes"):
+            wish[name] = tuple(wish[name])
         wish["epoch"] = wish["epoch"] and tuple(wish["epoch"])
         pid = os.fork()
         if pid == 0:

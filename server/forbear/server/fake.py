@@ -172,6 +172,8 @@ class FakeProvider:
     connections: int = 0
     bytes_read: Counter[int] = field(default_factory=Counter[int])
     """By connection, whether or not they made up a request."""
+    most_open: int = 0
+    """Requests that were without a whole answer at the same time, at the most."""
 
     def __post_init__(self) -> None:
         self._server: asyncio.Server | None = None
@@ -179,6 +181,7 @@ class FakeProvider:
         self._scripts: defaultdict[str, deque[Step]] = defaultdict(deque)
         self._gates: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)
         self._arrived = asyncio.Event()
+        self._open = 0
         self._planned: defaultdict[str, deque[_Item]] = defaultdict(deque)
         self._items: dict[tuple[str, str], _Item] = {}
 
@@ -279,9 +282,18 @@ class FakeProvider:
             else:
                 self.arrivals.append(arrival)
                 self._arrived.set()
-                keep = await self._play(self._next(arrival), arrival, writer)
+                keep = await self._take(arrival, writer)
             if not keep:
                 return
+
+    async def _take(self, arrival: Arrival, writer: asyncio.StreamWriter) -> bool:
+        """Carry out the step that an arrival meets, and count it as open meanwhile."""
+        self._open += 1
+        self.most_open = max(self.most_open, self._open)
+        try:
+            return await self._play(self._next(arrival), arrival, writer)
+        finally:
+            self._open -= 1
 
     async def _receive(self, connection: int, reader: asyncio.StreamReader) -> Arrival:
         head = await reader.readuntil(b"\r\n\r\n")

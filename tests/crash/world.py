@@ -1,0 +1,154 @@
+"""A provider, a home, and real processes on it that can be killed and stopped at exact points."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.crash.nursery import Birth
+
+from forbear.server.clock import SystemClock
+from forbear.server.fake import FakeProvider
+
+LOOKS = 1_500
+
+COUNTERS = ("attempts", "status_requests", "transport_failures", "rate_limited", "extensions")
+
+
+@dataclass
+class Nursery:
+    process: subprocess.Popen[str]
+
+    def bear(self, birth: Birth) -> int:
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(json.dumps(dataclasses.asdict(birth)) + "\n")
+        self.process.stdin.flush()
+        pid: int = json.loads(self.process.stdout.readline())["pid"]
+        return pid
+
+
+@contextmanager
+def nursed() -> Iterator[Nursery]:
+    """A nursery that is over with the block."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tests.crash.nursery"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    yield Nursery(process)
+    process.communicate()
+
+
+@dataclass
+class World:
+    """One provider, one home, and the processes on it."""
+
+    provider: FakeProvider
+    home: Path
+    nursery: Nursery
+    pids: list[int] = field(default_factory=list[int])
+
+    def start(self, *datasets: str, **how: Any) -> int:
+        log = str(self.home / f"log-{len(self.pids)}")
+        pid = self.nursery.bear(Birth(str(self.home), log, datasets, **how))
+        self.pids.append(pid)
+        return pid
+
+    def said(self, number: int) -> list[dict[str, Any]]:
+        lines = (self.home / f"log-{number}").read_text().splitlines()
+        return [json.loads(line) for line in lines if line.startswith("{")]
+
+    def logs(self) -> str:
+        return "\n".join(path.read_text() for path in sorted(self.home.glob("log-*")))
+
+    def rows(self, query: str) -> list[dict[str, Any]]:
+        path = self.home / "forbear.db"
+        if not path.exists():
+            return []
+        connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=10)
+        connection.row_factory = sqlite3.Row
+        try:
+            return [dict(row) for row in connection.execute(query)]
+        except sqlite3.OperationalError:  # the very first start has not made the tables yet
+            return []
+        finally:
+            connection.close()
+
+    def operation(self) -> dict[str, Any]:
+        (row,) = self.rows("SELECT * FROM operations")
+        return row
+
+    async def until(self, what: Callable[[], object]) -> None:
+        """Look until it is so: other processes tell nobody what they do."""
+        for _ in range(LOOKS):
+            if what():
+                return
+            await asyncio.sleep(0.02)
+        rows = self.rows("SELECT id, state, next_at, lease_owner FROM operations")
+        raise AssertionError(f"it did not come to that: {rows}\n{self.logs()}")
+
+    async def dead(self, pid: int) -> None:
+        await self.until(lambda: not alive(pid))
+
+    async def at_rest(self, operations: int = 1) -> None:
+        """Until every operation has ended or asks a person."""
+        await self.until(
+            lambda: (
+                [row["next_at"] for row in self.rows("SELECT next_at FROM operations")]
+                == [None] * operations
+            )
+        )
+
+    def counters(self) -> dict[str, int]:
+        row = self.operation()
+        return {name: row[f"{name}_used"] for name in COUNTERS}
+
+
+def alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def stopped(pid: int) -> bool:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+
+
+@asynccontextmanager
+async def world(home: Path, nursery: Nursery, contract: str, jobs: int = 1) -> AsyncIterator[World]:
+    """A home whose contract `exp` is this text and the provider's address."""
+    async with FakeProvider() as provider:
+        for number in range(jobs):
+            provider.job(f"exp_{number}", ["queued", "running", "done"])
+        (home / "contracts").mkdir(parents=True)
+        whole = f'base_url = "{provider.base_url}"\n{contract}'
+        (home / "contracts" / "exp.toml").write_text(whole)
+        built = World(provider, home, nursery)
+        try:
+            yield built
+        finally:
+            for pid in built.pids:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+
+
+def fast(speed: int) -> dict[str, Any]:
+    """A clock for `World.start` that several processes share."""
+    now = SystemClock().now()
+    return {"epoch": (now.wall, now.boot), "speed": speed}
