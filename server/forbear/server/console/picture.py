@@ -353,7 +353,7 @@ def _counted(sheet: _Sheet, cluster: _Cluster, y: float, shape: str, look: str) 
         sheet.stroke(f"M{cluster.first:.1f} {y:.1f}H{cluster.last:.1f}", f"reach {look}")
     sheet.icon(left + _MARK / 2, y, shape, look, _all(cluster.words))
     if cluster.count:
-        sheet.text(left + _MARK + 2, y, cluster.count)
+        sheet.text(left + _MARK + 2, y, cluster.count, "line")
 
 
 def _request_rows(sheet: _Sheet, requests: Sequence[Request], scale: _Scale, y: float) -> float:
@@ -413,15 +413,15 @@ def _axis(sheet: _Sheet, scale: _Scale, y: float) -> None:
         sheet.stroke(f"M{x - 6:.1f} {y + 6:.1f}l6-12h6l-6 12z", "gap")
         sheet.stroke(f"M{x - 6:.1f} {y + 6:.1f}l6-12M{x:.1f} {y + 6:.1f}l6-12", "axis")
     day = ""
-    for at in scale.ticks(96):
+    for at in scale.ticks(112):
         x = scale(at)
         stamp = rfc3339(at)
         sheet.stroke(f"M{x:.1f} {y:.1f}v5", "axis")
-        anchor = "end" if x > WIDE - 44 else "middle"
-        sheet.text(x, y + 14, stamp[11:19], "quiet", anchor)
+        middle = min(x, WIDE - 44)
+        sheet.text(middle, y + 14, stamp[11:19], "quiet", "middle")
         if stamp[:10] != day:
             day = stamp[:10]
-            sheet.text(x, y + 30, day, "quiet", anchor)
+            sheet.text(middle, y + 30, day, "quiet", "middle")
 
 
 def _wait_legend(sheet: _Sheet, waits: Sequence[Wait], short: frozenset[Source]) -> None:
