@@ -260,6 +260,25 @@ class MemoryDesk:
         )
         return self.found if self.found is not None else self.answer
 
+    async def request_decision(
+        self,
+        operation_id: str,
+        *,
+        option: str,
+        reason: str,
+        parameters: Mapping[str, Any],
+        client: str,
+    ) -> Record | Refusal:
+        await self._called(
+            "request_decision",
+            operation_id=operation_id,
+            option=option,
+            reason=reason,
+            parameters=parameters,
+            client=client,
+        )
+        return self.answer
+
     async def end_task(
         self, *, task: str | None, operation_id: str | None, reason: str | None, client: str
     ) -> Page | Refusal:

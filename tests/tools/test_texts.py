@@ -59,9 +59,9 @@ TOOLS = {
     "write_api",
     "reconcile_write",
     "operation_status",
+    "request_decision",
     "end_task",
 }
-LATER = ("request_decision",)
 CALL = re.compile(r"\b([a-z]+_[a-z]+)\(|\b([a-z]+_[a-z]+) with the ")
 PROHIBITION = re.compile(r"\b([Dd]o not|[Nn]ever|do nothing|is refused)\b")
 
@@ -138,7 +138,6 @@ def test_a_next_step_fits_names_one_existing_tool_at_most_and_forbids_something(
     assert len(called) <= 1
     assert set(called) <= TOOLS
     assert PROHIBITION.search(quoted)
-    assert all(tool not in quoted for tool in LATER)
 
 
 _CLASSES_AND_STEPS = (
@@ -651,7 +650,6 @@ def test_the_instructions_are_short_and_name_existing_tools_only() -> None:
 
     assert len(text) < 1200
     assert TOOLS - {"fetch_result", "reconcile_write"} <= set(re.findall(r"[a-z]+_[a-z]+", text))
-    assert all(tool not in text for tool in LATER)
 
 
 ALL_REFUSALS = [
@@ -691,7 +689,6 @@ def test_a_refusal_says_what_is_wrong_and_one_thing_to_do(refused: Refusal) -> N
     assert refused.message
     assert len(refused.next_step) <= LIMIT
     assert re.search(r"Call|Look|Use|Tell|Stop|Mend|Change|Report|Do other|End", refused.next_step)
-    assert all(tool not in refused.next_step for tool in LATER)
 
 
 def test_a_write_that_was_done_already_is_shown_and_not_fetched() -> None:

@@ -191,6 +191,17 @@ class OperationStatus(Arguments):
     timeline: Annotated[bool, Field(description="True tells the story of one operation.")] = False
 
 
+class RequestDecision(Arguments):
+    operation_id: Id
+    option: Annotated[
+        Name, Field(description="One that its escalation offers; resubmit once it failed.")
+    ]
+    reason: Annotated[Words, Field(description="Why, shown to the person who decides.")]
+    parameters: Annotated[
+        dict[str, Any] | None, Field(description="What to propose, such as minutes.")
+    ] = None
+
+
 class EndTask(Arguments):
     one_of: ClassVar[tuple[str, ...]] = ("task", "operation_id")
 

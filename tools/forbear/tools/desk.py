@@ -18,22 +18,19 @@ from forbear.rules.facts import facts_of
 from forbear.rules.model import (
     Kind,
     Operation,
+    Option,
     Priority,
-    Reason,
     Refusal,
     RequestClass,
     State,
-    Step,
-    WaitingFor,
 )
-from forbear.rules.paging import reads_on
 from forbear.rules.ports import Clock, Random
 from forbear.rules.requests import link
 from forbear.storage.accepting import Accepted, Draft
 from forbear.storage.errors import StoreError
 from forbear.storage.store import Store
 from forbear.storage.transitions import Holding
-from forbear.tools import catalogue, declined, drafts, refusals, story
+from forbear.tools import catalogue, declined, drafts, refusals, states, story
 from forbear.tools.book import Book
 from forbear.tools.desk_port import Page, Report
 from forbear.tools.drafts import Given
@@ -154,7 +151,7 @@ class Desk:
             console_served=served is not None,
             joined=joined,
             advice=advice,
-            allowed_actions=_allowed(op, job),
+            allowed_actions=states.allowed_actions(op, job),
             watched_until_client_closes=not op.final and not await self._watched(op),
             results=tuple(job.results) if job is not None and op.kind is Kind.JOB else (),
             console=console,
@@ -254,7 +251,7 @@ class Desk:
             lambda holding: self._drafter.submission(holding, action, arguments, limits, given),
             limits,
             depends_on,
-            _submission_answered,
+            states.submission_answered,
             Waiting(wait_seconds, client, report),
         )
 
@@ -373,7 +370,7 @@ class Desk:
             lambda holding: self._drafter.call(holding, call, arguments, limits, given),
             limits,
             depends_on,
-            _call_answered,
+            states.call_answered,
             waiting,
         )
 
@@ -399,7 +396,36 @@ class Desk:
         if op.state is State.UNCLEAR:
             return op.lookups.max > 0
         case = await self._store.read.open_case(op.id)
-        return case is not None and case.reason in _SEARCHED and op.lookups.left > 0
+        return case is not None and case.reason in states.SEARCHED and op.lookups.left > 0
+
+    async def request_decision(
+        self,
+        operation_id: str,
+        *,
+        option: str,
+        reason: str,
+        parameters: Mapping[str, Any],
+        client: str,
+    ) -> Record | Refusal:
+        """Put a wish before a person; nothing else changes."""
+        if option not in set(Option):
+            return refusals.unknown_option(operation_id, option, reason)
+        try:
+            op = await self._own(operation_id)
+            if isinstance(op, Refusal):
+                return op
+            ask = partial(
+                self._store.ledger.ask,
+                operation_id=op.id,
+                option=Option(option),
+                reason=reason,
+                parameters=parameters,
+                holding=self._book.holding(op.provider, op.action),
+            )
+            case = await self._store.write(ask)
+            return case if isinstance(case, Refusal) else await self._answer(op, client)
+        except StoreError:
+            return refusals.store_unavailable()
 
     async def end_task(
         self, *, task: str | None, operation_id: str | None, reason: str | None, client: str
@@ -489,7 +515,7 @@ class Desk:
         *,
         joined: bool = False,
     ) -> Record:
-        op = await self._watch.until(op, _at_rest, Waiting(wait_seconds, client, report))
+        op = await self._watch.until(op, states.at_rest, Waiting(wait_seconds, client, report))
         if op.result is not None and offset is not None:
             op = replace(op, result=await self._text_from(op.result, offset))
         return await self._answer(op, client, joined=joined)
@@ -521,14 +547,15 @@ class Desk:
                 return op
             holding = self._book.holding(op.provider, op.action)
             job = holding.action if holding is not None else None
-            if op.state in _UNSENT:
+            if op.state in states.UNSENT:
                 why = f"cancelled by the agent: {reason}"
-                drop = partial(self._store.ledger.drop, operation_id=op.id, why=why, only=_UNSENT)
+                left = partial(self._store.ledger.drop, operation_id=op.id, why=why)
+                drop = partial(left, only=states.UNSENT)
                 # Another process may have sent it since it was read; then it is a running job.
                 op = await self._store.write(drop) or op
                 if op.state is State.DISCARDED:
                     return await self._answer(op, client)
-            if not _cancellable(op) or holding is None or not isinstance(job, Job):
+            if not states.cancellable(op) or holding is None or not isinstance(job, Job):
                 return self._not_allowed("cancel_job", op, job if isinstance(job, Job) else None)
             if job.cancel is None:
                 return self._not_allowed("cancel_job", op, job)
@@ -539,7 +566,7 @@ class Desk:
             if isinstance(accepted, Refusal):
                 return accepted
             asked = await self._watch.until(
-                accepted.operation, _at_rest, Waiting(wait_seconds, client, report)
+                accepted.operation, states.at_rest, Waiting(wait_seconds, client, report)
             )
             return await self._answer(asked, client, joined=accepted.joined)
         except StoreError:
@@ -577,7 +604,7 @@ class Desk:
         return refusals.unknown_provider(provider, sorted(contracts))
 
     def _not_allowed(self, tool: str, op: Operation, job: Job | None) -> Refusal:
-        return refusals.not_allowed_in_state(tool, op.id, op.state, _allowed(op, job))
+        return refusals.not_allowed_in_state(tool, op.id, op.state, states.allowed_actions(op, job))
 
     async def _accept(self, draft: Draft, holding: Holding) -> Accepted | Refusal:
         ledger = self._store.ledger
@@ -585,60 +612,6 @@ class Desk:
         if isinstance(outcome, Accepted):
             return outcome
         return declined.because(outcome, holding, self._clock.now().wall)
-
-
-# --- states ---------------------------------------------------------------------------------
-
-
-_UNSENT = frozenset({State.QUEUED, State.DELAYED})
-
-
-_SEARCHED = frozenset({Reason.UNCLEAR_WRITE, Reason.CONFLICT, Reason.RECONCILIATION_CONFLICT})
-
-
-def _submission_answered(op: Operation) -> bool:
-    """The submission is over, or waits for something that a caller's wait cannot bring."""
-    return _needs_a_person(op) or op.state not in (State.QUEUED, State.SENDING)
-
-
-def _call_answered(op: Operation) -> bool:
-    """A call is over, or its next step is the schedule's; a read that reads on is neither."""
-    goes_on = reads_on(op) or op.state in (State.QUEUED, State.SENDING)
-    return op.approve_by is not None or not goes_on
-
-
-def _at_rest(op: Operation) -> bool:
-    return op.final or op.state is State.ESCALATED or _needs_a_person(op)
-
-
-def _needs_a_person(op: Operation) -> bool:
-    """Whether only an approval or another credential lets the operation go on."""
-    return op.approve_by is not None or op.waiting_for is WaitingFor.CREDENTIAL
-
-
-def _cancellable(op: Operation) -> bool:
-    return (
-        op.kind is Kind.JOB
-        and op.provider_job is not None
-        and op.state in (State.WAITING, State.ESCALATED)
-    )
-
-
-def _allowed(op: Operation, job: Job | None) -> tuple[str, ...]:
-    """Tools that would do something for an operation in its state (behaviour.md, section 5)."""
-    allowed: list[str] = []
-    if not op.final:
-        allowed.append("check_status")
-    if op.state is State.UNCLEAR and op.step is Step.LOOKUP:
-        allowed.append("reconcile_write")
-    if op.kind is Kind.JOB and job is not None:
-        if any(str(op.state) in request.when for request in job.results.values()):
-            allowed.append("fetch_result")
-        if op.state in (State.QUEUED, State.DELAYED) or (
-            job.cancel is not None and _cancellable(op)
-        ):
-            allowed.append("cancel_job")
-    return tuple(allowed)
 
 
 def _write_cursor(op: Operation) -> str:

@@ -137,6 +137,18 @@ class DeskPort(Protocol):
         """One operation if its id is given, else a page of them."""
         ...
 
+    async def request_decision(
+        self,
+        operation_id: str,
+        *,
+        option: str,
+        reason: str,
+        parameters: Mapping[str, Any],
+        client: str,
+    ) -> Record | Refusal:
+        """Ask a person for an option; never decides."""
+        ...
+
     async def end_task(
         self, *, task: str | None, operation_id: str | None, reason: str | None, client: str
     ) -> Page | Refusal:

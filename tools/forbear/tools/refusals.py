@@ -7,8 +7,9 @@ any names, and names only tools that exist.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from difflib import get_close_matches
 
-from forbear.rules.model import Code, Kind, Refusal, State
+from forbear.rules.model import Code, Kind, Option, Refusal, State
 from forbear.rules.taskbudget import OPEN_OPERATIONS
 from forbear.tools.phrases import LIMIT, call_text
 from forbear.tools.times import clock_time
@@ -82,6 +83,14 @@ def invalid_arguments(problems: Sequence[str], call: str) -> Refusal:
         f"Call again exactly so: {call}",
         otherwise="Mend exactly that and call again with everything else as it was.",
     )
+
+
+def unknown_option(operation_id: str, option: str, reason: str) -> Refusal:
+    """No option has this name; the nearest is put in its place."""
+    near = get_close_matches(option, list(Option), n=1, cutoff=0.4) or [Option.EXTEND]
+    arguments = f'operation_id="{clip(operation_id, 64)}", option="{near[0]}"'
+    call = f'request_decision({arguments}, reason="{clip(reason, 60)}")'
+    return invalid_arguments([f"/option: no option {clip(option, 40)}"], call)
 
 
 def key_conflict(operation_id: str) -> Refusal:

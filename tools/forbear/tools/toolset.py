@@ -199,6 +199,18 @@ async def _operation_status(call: Invocation, passed: given.OperationStatus) -> 
             return page(records, next_cursor)
 
 
+async def _request_decision(call: Invocation, passed: given.RequestDecision) -> Data | Refusal:
+    return _in_short(
+        await call.desk.request_decision(
+            passed.operation_id,
+            option=passed.option,
+            reason=passed.reason,
+            parameters=passed.parameters or {},
+            client=call.client,
+        )
+    )
+
+
 async def _end_task(call: Invocation, passed: given.EndTask) -> Data | Refusal:
     ended = await call.desk.end_task(
         task=passed.task,
@@ -326,6 +338,16 @@ TOOLS: tuple[AgentTool[Any], ...] = (
         _FOUND,
         _operation_status,
         read_only=True,
+        open_world=False,
+    ),
+    AgentTool(
+        "request_decision",
+        "Ask a person",
+        "Ask a person for one offered option, such as extend. This does not decide: tell the user "
+        "where to decide and go on with other work.",
+        given.RequestDecision,
+        _OPERATION,
+        _request_decision,
         open_world=False,
     ),
     AgentTool(
