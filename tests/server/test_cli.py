@@ -3,23 +3,31 @@
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import json
-import os
-import pty
-import select
 import subprocess
 import sys
-import termios
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
-from tests.tools.driving import CONTRACT, Driver, driver
+from tests.server.commanding import (
+    RUNNING,
+    TIGHT,
+    TOKEN,
+    Ran,
+    Run,
+    at_a_terminal,
+    child_environment,
+    drive,
+    ends,
+    is_unclear,
+    state_of,
+    stops,
+    waits,
+)
+from tests.tools.driving import CONTRACT, Driver
 
 from forbear.rules.model import Kind, State
 from forbear.rules.taskbudget import TaskLimits
@@ -29,91 +37,6 @@ from forbear.server.cli.trying import pairs
 from forbear.server.config import Settings
 from forbear.tools.inbox import Entry
 from forbear.tools.wishes import BadWish, instant
-
-T = TypeVar("T")
-RUNNING = {"id": "exp_71c", "state": "running"}
-PAUSED = {"id": "exp_71c", "state": "paused"}
-DONE = {
-    "id": "exp_71c",
-    "state": "done",
-    "result": {"url": "https://api.exp.example/v1/files/1"},
-}
-TOKEN = "a-token-of-the-operator"
-TIGHT = CONTRACT.replace("max_status_requests = 12", "max_status_requests = 1")
-
-
-@dataclass(frozen=True, slots=True)
-class Ran:
-    code: int
-    out: str
-    err: str
-
-    def json(self) -> Any:
-        return json.loads(self.out)
-
-
-Run = Callable[..., Ran]
-
-
-@pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty home with one contract and its key."""
-    home = tmp_path / "home"
-    home.mkdir(mode=0o700)
-    (home / "contracts").mkdir()
-    (home / "contracts" / "exp.toml").write_text(CONTRACT, encoding="utf-8")
-    monkeypatch.setenv("FORBEAR_HOME", str(home))
-    monkeypatch.setenv("EXP_TOKEN", "secret-of-exp")
-    monkeypatch.delenv("FORBEAR_OPERATOR_TOKEN", raising=False)
-    return home
-
-
-@pytest.fixture
-def run(home: Path, capsys: pytest.CaptureFixture[str]) -> Run:
-    def command(*arguments: str) -> Ran:
-        capsys.readouterr()
-        code = cli.run(arguments)
-        out, err = capsys.readouterr()
-        assert "Traceback" not in out + err
-        return Ran(code, out, err)
-
-    return command
-
-
-def drive(home: Path, steps: Callable[[Driver], Awaitable[T]], text: str = CONTRACT) -> T:
-    """Do something on the store of a home as its worker would."""
-
-    async def whole() -> T:
-        (home / "contracts" / "exp.toml").write_text(text, encoding="utf-8")
-        async with driver(home, text) as job:
-            return await steps(job)
-
-    return asyncio.run(whole())
-
-
-async def waits(job: Driver) -> str:
-    await job.accepted()
-    await job.answer(200, RUNNING)
-    return job.op_id
-
-
-async def stops(job: Driver) -> str:
-    await job.accepted()
-    await job.answer(200, PAUSED)
-    return job.op_id
-
-
-async def ends(job: Driver) -> str:
-    await job.accepted()
-    await job.answer(200, DONE)
-    return job.op_id
-
-
-async def is_unclear(job: Driver) -> str:
-    await job.submit()
-    await job.silence()
-    return job.op_id
-
 
 # --- what there is --------------------------------------------------------------------------
 
@@ -392,24 +315,6 @@ def test_an_empty_inbox_exits_0(home: Path, run: Run) -> None:
 # --- decisions ------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def operator(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The home has a token, and this process knows it."""
-    (home / "config.toml").write_text(f'operator_token = "{TOKEN}"\n', encoding="utf-8")
-    monkeypatch.setenv("FORBEAR_OPERATOR_TOKEN", TOKEN)
-
-
-def state_of(home: Path, op_id: str) -> tuple[State, dict[str, Any] | None]:
-    async def read(job: Driver) -> tuple[State, dict[str, Any] | None]:
-        op = await job.store.read.operation(op_id)
-        cases = await job.store.read.cases_of(op_id)
-        assert op is not None
-        decision = cases[0].decision
-        return op.state, None if decision is None else dict(decision)
-
-    return drive(home, read)
-
-
 @pytest.mark.usefixtures("operator")
 def test_a_decision_is_carried_out_and_recorded_with_its_person_and_channel(
     home: Path, run: Run
@@ -612,63 +517,6 @@ def test_a_wrong_token_or_a_missing_yes_decides_nothing(
     assert state_of(home, op_id)[0] is State.ESCALATED
 
 
-@dataclass
-class Terminal:
-    """A command of ours at a terminal that a test types on."""
-
-    child: subprocess.Popen[bytes]
-    screen: int
-    seen: bytes = b""
-
-    def type(self, text: str) -> None:
-        os.write(self.screen, text.encode())
-
-    def until(self, text: str) -> None:
-        """Read on until the screen shows `text`."""
-        while text.encode() not in self.seen:
-            over = self.child.poll() is not None
-            assert self._read(1.0) or not over, self.seen.decode()
-
-    def end(self) -> int:
-        """The exit code, once it is over and everything that it wrote is seen."""
-        code = self.child.wait(timeout=60)
-        while self._read(0.0):
-            pass
-        return code
-
-    def _read(self, patience: float) -> bool:
-        ready, _, _ = select.select([self.screen], [], [], patience)
-        self.seen += os.read(self.screen, 4096) if ready else b""
-        return bool(ready)
-
-
-@contextmanager
-def at_a_terminal(*arguments: str, **environment: str) -> Iterator[Terminal]:
-    ours, theirs = pty.openpty()
-    child = subprocess.Popen(
-        [sys.executable, "-m", "forbear", *arguments],
-        stdin=theirs,
-        stdout=theirs,
-        stderr=theirs,
-        env=child_environment() | environment,
-        # So that the terminal is the child's own and Ctrl-C reaches it.
-        start_new_session=True,
-        preexec_fn=_own_terminal,
-    )
-    try:
-        yield Terminal(child, ours)
-    finally:
-        child.kill()
-        child.wait()
-        # Only now: what a child wrote last is lost where nobody holds its end any more.
-        os.close(theirs)
-        os.close(ours)
-
-
-def _own_terminal() -> None:
-    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-
-
 @pytest.mark.parametrize(("typed", "code", "state"), [("y", 0, "discarded"), ("", 1, "escalated")])
 def test_at_a_terminal_one_y_decides_and_anything_else_does_not(
     home: Path, typed: str, code: int, state: str
@@ -802,10 +650,6 @@ async def main():
 
 asyncio.run(main())
 """
-
-
-def child_environment() -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
 
 
 @pytest.fixture
