@@ -68,8 +68,8 @@ class Hold:
     source: DelaySource | None = None
     queue: str | None = None
     """The key of the scope in whose queue it waits."""
-    firm: bool = False
-    """See `pacing.Later.firm`."""
+    firm: frozenset[str] = frozenset()
+    """Keys of other scopes in whose queues it keeps its turn meanwhile."""
 
 
 def admit(
@@ -109,7 +109,7 @@ def admit(
     for one in scopes:
         match pacing.take(one, op, now, observes=observes):
             case Later() as later:
-                return _wait(op, now, one.key, later)
+                return _wait(op, now, one, scopes, later)
             case Taken() as mark:
                 taken.append(mark)
     return _grant(op, action, now, tuple(taken), extra=extra)
@@ -143,15 +143,33 @@ def _scope_spent(op: Operation, scopes: Sequence[Shared], now: int) -> Hold | Ve
     return None
 
 
-def _wait(op: Operation, now: int, key: str, later: Later) -> Hold | Verdict:
+def _wait(
+    op: Operation, now: int, one: Shared, scopes: Sequence[Shared], later: Later
+) -> Hold | Verdict:
     """Wait for a scope; a call or submission that is known to come too late ends at once (R12)."""
     beyond = later.known and later.until > last_start(op)
     if beyond and op.once is None and op.step is Step.SEND and not _in_doubt(op):
         return _too_late(op, later.until)
     held = _hold(op, now, later.until, later.waiting_for, later.source)
     if isinstance(held, Hold) and later.queued:
-        return replace(held, queue=key, firm=later.firm)
+        return replace(held, queue=one.key, firm=_keeps_turn(now, one, scopes, later))
     return held
+
+
+def _keeps_turn(now: int, one: Shared, scopes: Sequence[Shared], later: Later) -> frozenset[str]:
+    """Which other queues wait for a request that waits for `one`.
+
+    Those that lose no more than one request by it: else who waits long for a narrow scope would
+    hold up everybody in a wide one. Without it two busy scopes might never have room for the same
+    request at the same time.
+    """
+    if not later.firm:
+        return frozenset()
+    wait = (later.until - now) * 1_000
+    others = (other for other in scopes if other is not one)
+    return frozenset(
+        other.key for other in others if wait <= pacing.spacing(other.scope, other.seen, now)[0]
+    )
 
 
 def _too_late(op: Operation, until: int) -> Verdict:

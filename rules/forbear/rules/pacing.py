@@ -83,7 +83,7 @@ class Later:
     queued: bool = True
     """The request gets a place in the queue of the scope."""
     firm: bool = False
-    """It is the first there and waits for the rate alone: soon over, and when is known."""
+    """It is the first there and waits for the rate alone: when that is over is known."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ so that a queue goes on when the process that carried its first is gone.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -134,16 +135,17 @@ def _count(connection: Connection, table: sa.Table, condition: sa.ColumnElement[
     return counted
 
 
-def hold(connection: Connection, scope: str, op: Operation, now: int, *, firm: bool) -> None:
+def hold(
+    connection: Connection, scope: str, op: Operation, now: int, *, firm: Collection[str]
+) -> None:
     """Let `op` wait in the queue of a scope. A place that it holds there is kept.
 
-    Places in other queues are parked, unless the wait is `firm`: a short one whose end is known,
-    for which those other queues wait as well. Otherwise two busy scopes might never have room for
-    the same request at the same time.
+    Places in other queues are parked, so that they hold up nobody, but for the scopes in `firm`:
+    there it keeps its turn, and those behind it wait as well.
     """
     places = _places(connection, op.id)
     for place in places:
-        parked = place.scope != scope and not firm
+        parked = place.scope != scope and place.scope not in firm
         if place.rank != rank_of(op):
             leave(connection, op.id, now)
             places = []
