@@ -53,7 +53,7 @@ write. Give purpose, and one task name for your whole assignment.
 the operation_id; Forbear goes on watching.
 4. Never submit or write again because of a time-out, an error, silence or a new chat. Lost the \
 id? operation_status without arguments.
-5. Never reach these APIs another way (curl, SDK, browser, other key): that can pay twice and \
+5. Never reach these APIs another way (curl, SDK, other key): that can pay twice and \
 shares the same quota.
 6. state=escalated or waiting_for=approval: a person decides, at the link or with `forbear inbox`. \
 Tell the user where and why. You cannot decide; request_decision only asks.
