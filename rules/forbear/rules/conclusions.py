@@ -15,6 +15,7 @@ from forbear.rules.model import (
     Operation,
     Reason,
     RequestClass,
+    Step,
     WaitingFor,
 )
 from forbear.rules.schedule import end_of, stated_wait
@@ -209,6 +210,32 @@ def spend(budget: Budget) -> Budget:
 def blocking_scope(verdict: Verdict, now: int, wait: int | None) -> Verdict:
     """A 429 or a quota answer moves the scope by the same time; a 503 never does."""
     return verdict if wait is None else replace(verdict, scope_until=now + wait)
+
+
+def approved_again(
+    op: Operation, action: Action, covers: str, verdict: Verdict, now: int
+) -> Verdict:
+    """Ask a person before another try, where an approval covers one send only (E18).
+
+    What may have been applied is never left to an approval that may not come: it asks as unclear.
+    """
+    goes_on = verdict.event in (Event.POSTPONED, Event.MADE_UNCLEAR)
+    sends = verdict.changes.get("step", op.step) is Step.SEND
+    if covers != "attempt" or op.authorisation == "contract" or not (goes_on and sends):
+        return verdict
+    if verdict.event is Event.MADE_UNCLEAR:
+        return stop(Reason.UNCLEAR_WRITE, verdict.changes, **verdict.story)
+    by = now + action.approve_within
+    asking: Changes = {
+        "approve_by": by,
+        "approve_deadline": max(0, op.deadline_at - now),
+        "next_at": by,
+        "waiting_for": WaitingFor.APPROVAL,
+        "delay": None,
+        "delay_source": None,
+    }
+    changes = {**verdict.changes, **asking}
+    return replace(verdict, changes=changes, reason=Reason.APPROVAL_REQUIRED)
 
 
 def approved_first(op: Operation, job: Job, verdict: Verdict, *, first: bool) -> Verdict:

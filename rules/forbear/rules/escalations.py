@@ -466,7 +466,8 @@ def _wish_lines(
         else ""
     )
     lines = [f"Asked for: {label}{f' ({inert(parameters, 80)})' if parameters else ''}"]
-    lines.append(f'Because: "{inert(str(wish.get("reason", "")), 200)}" (agent\'s words)')
+    if wish.get("reason"):
+        lines.append(f'Because: "{inert(str(wish["reason"]), 200)}" (agent\'s words)')
     follows = consequence(op, Option(option), action, now)
     if follows:
         lines.append(f"Then: {follows}")

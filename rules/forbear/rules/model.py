@@ -390,7 +390,7 @@ class Case:
     about: str | None = None
     """What it is about beside its operation: a scope or a host that others share."""
     wish: Mapping[str, Any] | None = None
-    """What the agent asks for: `{option, reason, parameters, at}`."""
+    """What is asked for: `{option, reason, parameters, at}`; an agent's wish has a reason."""
     announce_at: int | None = None
     """When people are told of it again."""
     announced: int = 0

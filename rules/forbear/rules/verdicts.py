@@ -16,6 +16,7 @@ from forbear.rules.conclusions import (
     REST,
     Changes,
     Tried,
+    approved_again,
     approved_first,
     blocking_scope,
     failure_of,
@@ -79,6 +80,8 @@ def after_attempt(
         verdict = _after_status(op, action, signal, now, u)
     else:
         verdict = _after_submission(op, contract, action, signal, now, u)
+    sent = action.send if op.kind in (Kind.JOB, Kind.CALL) else request_of(op, action)
+    verdict = approved_again(op, action, sent.approval.covers, verdict, now)
     if signal.meaning is Meaning.AUTH and signal.status == 401:
         return replace(verdict, block_credential=_carried_credential(op, action))
     return verdict

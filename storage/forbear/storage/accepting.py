@@ -151,13 +151,16 @@ def replace_by(
 
 
 def _within(connection: Connection, op: Operation, free: FreeSum, now: int) -> bool:
-    """Whether one more amount keeps the sum over time; what certainly did nothing is not in it."""
+    """Whether one more amount keeps the sum over time; not in it is what waits for a
+    person, or certainly did nothing.
+    """
     query = sa.select(operations.c.arguments).where(
         operations.c.principal == op.principal,
         operations.c.provider == op.provider,
         operations.c.account == op.account,
         operations.c.action == op.action,
         operations.c.created_at > now - free.per,
+        operations.c.approve_by.is_(None),
         sa.not_(
             sa.and_(
                 operations.c.state.in_([str(state) for state in FINAL]),

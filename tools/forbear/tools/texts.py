@@ -279,6 +279,13 @@ def _waiting(record: Record) -> Advice:
 
 def _delayed(record: Record) -> Advice:
     operation = record.operation
+    if operation.waiting_for is WaitingFor.APPROVAL:
+        return Advice(
+            f"{_setback(operation)}; a person must approve another try.",
+            "A person must approve another try.",
+            f"Tell the user to decide {where(record)}, then do other work or end your turn.",
+            f"It goes out by itself after approval: {lower(again(operation))}",
+        )
     if operation.delay_source is DelaySource.CIRCUIT_OPEN:
         return _outage(record)
     if reads_on(operation):
