@@ -54,9 +54,9 @@ BAD = Answer(400, json={"error": {"code": "bad_id", "message": "no such id"}})
 GOOD = Answer(json={"name": "Ann"})
 
 
-async def customer(on: Stage, name: str, **more: float | str) -> Data:
+async def customer(on: Stage, name: str, wait_seconds: float = 20) -> Data:
     """What `read_api` says of one customer at once, or when nothing is under way any more."""
-    return await on.read("customer", arguments={"id": name}, **more)
+    return await on.read("customer", wait_seconds, arguments={"id": name})
 
 
 async def tripped(on: Stage, name: str = "bad") -> None:
