@@ -51,16 +51,21 @@ _CALLERS = (
     .order_by(turns.c.rank, turns.c.turn)
 )
 _TASKS = sa.select(task_turns.c.task).where(_lane(task_turns)).order_by(task_turns.c.turn)
-_FIRST = (
-    sa.select(waits.c.operation_id, waits.c.rank, operations.c.next_at)
-    .join(operations, operations.c.id == waits.c.operation_id)
-    .where(
+_PLACES = sa.select(
+    waits.c.operation_id,
+    waits.c.rank,
+    waits.c.principal,
+    waits.c.task,
+    waits.c.number,
+    operations.c.next_at,
+).join(operations, operations.c.id == waits.c.operation_id)
+_OWN = _PLACES.where(waits.c.scope == _SCOPE, waits.c.operation_id == _ID)
+_READY = (
+    _PLACES.where(
         _lane(waits),
         waits.c.task == _TASK,
-        sa.or_(
-            waits.c.operation_id == _ID,
-            sa.and_(waits.c.parked.is_(False), operations.c.next_at > sa.bindparam("stuck")),
-        ),
+        sa.not_(waits.c.parked),
+        operations.c.next_at > sa.bindparam("stuck"),
     )
     .order_by(waits.c.number)
     .limit(1)
@@ -97,13 +102,21 @@ def standing(connection: Connection, scope: str, op: Operation, now: int) -> Sta
 
 def _first(connection: Connection, scope: str, now: int, id: str = "") -> sa.RowMapping | None:
     """Whose turn it is. What is parked or runs nowhere is passed over, unless it is `id` itself."""
+    own = connection.execute(_OWN, {"of_s": scope, "id": id}).mappings().first()
     for rank, principal in connection.execute(_CALLERS, {"of_s": scope}).all():
         lane = {"of_s": scope, "of_r": rank, "of_p": principal}
         for (task,) in connection.execute(_TASKS, lane):
-            asked = {**lane, "of_t": task, "id": id, "stuck": now - STUCK}
-            first = connection.execute(_FIRST, asked).mappings().first()
-            if first is not None:
-                return first
+            asked = {**lane, "of_t": task, "stuck": now - STUCK}
+            ready = connection.execute(_READY, asked).mappings().first()
+            here = own is not None and (own["rank"], own["principal"], own["task"]) == (
+                rank,
+                principal,
+                task,
+            )
+            if here and (ready is None or own["number"] < ready["number"]):
+                return own
+            if ready is not None:
+                return ready
     return None
 
 

@@ -11,7 +11,7 @@ from forbear.rules.model import Operation, WaitingFor
 from forbear.storage import audit
 from forbear.storage.liveness import Liveness
 from forbear.storage.register import usable_credentials
-from forbear.storage.schema import LIVE, operations, processes, scopes
+from forbear.storage.schema import LIVE, attempts, operations, processes, scopes
 
 
 def register(
@@ -101,13 +101,21 @@ def recover(connection: Connection, liveness: Liveness, now: int) -> int:
     dead = [owner for owner in owners if not liveness.alive(owner)]
     if dead:
         connection.execute(sa.delete(processes).where(processes.c.owner.in_(dead)))
-    leased = sa.select(operations.c.lease_owner).where(operations.c.lease_owner.is_not(None))
-    holders = connection.execute(leased.distinct()).scalars()
-    gone = [owner for owner in holders if owner is not None and not liveness.alive(owner)]
+    # Who holds a lease has an open attempt, and of those there are few.
+    out = sa.select(attempts.c.owner).where(attempts.c.closed_at.is_(None))
+    holders = connection.execute(out.distinct()).scalars()
+    gone = [owner for owner in holders if not liveness.alive(owner)]
     if not gone:
         return 0
+    left = sa.select(attempts.c.operation_id).where(
+        attempts.c.closed_at.is_(None), attempts.c.owner.in_(gone)
+    )
     return connection.execute(
         sa.update(operations)
-        .where(operations.c.lease_owner.in_(gone), operations.c.next_at > now)
+        .where(
+            operations.c.id.in_(left),
+            operations.c.lease_owner.in_(gone),
+            operations.c.next_at > now,
+        )
         .values(next_at=now)
     ).rowcount

@@ -26,7 +26,7 @@ from forbear.rules.model import (
     WaitingFor,
 )
 
-GENERATION = "0003"
+GENERATION = "0004"
 """The schema this program reads and writes: the newest migration."""
 
 metadata = sa.MetaData(
@@ -185,6 +185,12 @@ operations = sa.Table(
 sa.Index(
     "ix_operations_due",
     operations.c.next_at,
+    sqlite_where=sa.text(LIVE),
+    postgresql_where=sa.text(LIVE),
+)
+sa.Index(
+    "ix_operations_written",
+    operations.c.updated_at,
     sqlite_where=sa.text(LIVE),
     postgresql_where=sa.text(LIVE),
 )
@@ -441,7 +447,7 @@ sa.Index(
     "ix_reservations_extra",
     reservations.c.scope,
     reservations.c.reserved_at,
-    sqlite_where=sa.text("extra"),
+    sqlite_where=sa.text("extra = 1"),
     postgresql_where=sa.text("extra"),
 )
 """The scopes that an attempt counts in; `extra` ones repeat a request of their operation."""
@@ -457,6 +463,16 @@ waits = sa.Table(
     sa.Column("number", sa.Integer, nullable=False),
     sa.Column("parked", sa.Boolean, nullable=False, server_default=sa.false()),
     sa.Index("ix_waits_queue", "scope", "rank", "principal", "task", "number"),
+)
+sa.Index(
+    "ix_waits_ready",
+    waits.c.scope,
+    waits.c.rank,
+    waits.c.principal,
+    waits.c.task,
+    waits.c.number,
+    sqlite_where=sa.text("parked = 0"),
+    postgresql_where=sa.text("NOT parked"),
 )
 """The queue of each scope: operations that wait for its next request to leave.
 
