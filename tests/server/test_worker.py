@@ -8,6 +8,7 @@ from pathlib import Path
 
 import anyio.lowlevel
 import pytest
+import sqlalchemy as sa
 from sqlalchemy import Connection
 from tests.e2e.harness import (
     FOREVER,
@@ -23,6 +24,10 @@ from tests.e2e.harness import (
 from tests.support import ManualClock
 
 from forbear.server.fake import Answer
+from forbear.server.worker import Worker
+from forbear.storage.brakes import Brakes
+from forbear.storage.queries import Due
+from forbear.storage.schema import operations
 from forbear.storage.store import Store
 
 pytestmark = pytest.mark.anyio
@@ -155,3 +160,40 @@ async def test_a_clock_that_is_set_back_while_a_job_waits_delays_no_check(
         on.app.store.wake()
         async with asyncio.timeout(10):
             await on.provider.arrived(STATUS)
+
+
+@pytest.mark.requirement("D06")
+async def test_what_becomes_due_while_it_is_still_in_hand_is_carried_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A slot is freed for it just then: nobody else will ever wake the schedule for it."""
+    in_hand, let_go = asyncio.Event(), asyncio.Event()
+    last_look = Worker._cool_if_stuck
+
+    async def slowly(worker: Worker, due: Due, looked_at: int) -> None:
+        in_hand.set()
+        await let_go.wait()
+        await last_look(worker, due, looked_at)
+
+    async with stage(tmp_path, NO_RESULT, states=FOREVER) as on:
+        job = await on.submit()
+        op = await on.operation(job)
+        assert op.next_at is not None
+        brakes, by = Brakes(on.clock), {"operator": "ann"}
+        await on.app.store.write(lambda c: brakes.pause(c, "all", by))
+        monkeypatch.setattr(Worker, "_cool_if_stuck", slowly)
+        on.clock.advance(op.next_at - on.now)
+        on.app.store.wake()
+        await asyncio.wait_for(in_hand.wait(), 10)
+        on.clock.advance(1)
+
+        def freed(connection: Connection) -> None:
+            brakes.resume(connection, "all", by)
+            due = sa.update(operations).where(operations.c.id == op.id)
+            connection.execute(due.values(next_at=on.now))
+
+        await on.app.store.write(freed)
+        for _ in range(200):  # the schedule looks, and passes it over
+            await anyio.lowlevel.checkpoint()
+        let_go.set()
+        await on.provider.arrived(STATUS)

@@ -22,8 +22,8 @@ from forbear.rules.steps import request_of
 from forbear.server.artifacts import Artifacts
 from forbear.server.providers import Contracts
 from forbear.storage.errors import StoreError
-from forbear.storage.reserving import Reserved
 from forbear.storage.queries import Due
+from forbear.storage.reserving import Reserved
 from forbear.storage.store import Store
 
 PULSE = 0.25
@@ -81,6 +81,8 @@ class Worker:
         self._clock = clock
         self._role = role
         self._busy: dict[str, asyncio.Task[None]] = {}
+        self._released = asyncio.Event()
+        """Something left `_busy`: it may have become due while it was passed over there."""
         self._cooling: dict[str, int] = {}
         """Operations to leave alone until a time on the boot clock, which nobody sets back."""
         self._unstored = 0
@@ -178,6 +180,8 @@ class Worker:
     async def _schedule(self) -> None:
         while True:
             news = asyncio.ensure_future(self._store.news.wait())
+            self._released.clear()
+            released = asyncio.ensure_future(self._released.wait())
             try:
                 pause = await self._start_due()
             except StoreError as error:
@@ -185,9 +189,10 @@ class Worker:
                 pause = 1.0
             sleep = asyncio.ensure_future(self._clock.sleep(pause))
             try:
-                await asyncio.wait({news, sleep}, return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait({news, released, sleep}, return_when=asyncio.FIRST_COMPLETED)
             finally:
                 news.cancel()
+                released.cancel()
                 sleep.cancel()
 
     async def _start_due(self) -> float:
@@ -216,6 +221,7 @@ class Worker:
 
     def _release(self, operation_id: str, task: asyncio.Task[None]) -> None:
         self._busy.pop(operation_id, None)
+        self._released.set()
         if not task.cancelled() and task.exception() is not None:
             _log.error("%s could not be carried", operation_id, exc_info=task.exception())
 

@@ -142,10 +142,14 @@ def replace_by(
     """Store the operation that a person let take the place of another, under that decision."""
     old, case = decided.operation, decided.case
     operation = replace(draft.operation, principal=old.principal, authorisation=case.id)
-    plainly = replace(draft, operation=operation, approve_within=None, session=False, free=None)
+    of_old = sa.select(tasks.c.task).where(tasks.c.operation_id == old.id).order_by(tasks.c.task)
+    first, *others = connection.execute(of_old).scalars().all() or [None]
+    plainly = replace(
+        draft, operation=operation, approve_within=None, session=False, free=None, task=first
+    )
     made = _insert(connection, plainly, None, holding, 0, now, ids).operation
-    for task in connection.execute(sa.select(tasks.c.task).where(tasks.c.operation_id == old.id)):
-        add_task(connection, made.id, task[0])
+    for task in others:
+        add_task(connection, made.id, task)
     authority.authorise(connection, case, made, wish.option, {"of": old.id}, by, now)
     return made
 

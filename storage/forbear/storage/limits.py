@@ -46,6 +46,8 @@ def exhausted(
             continue
         if _open_case(connection, key) is None:
             asked = stop(Reason.SCOPE_EXHAUSTED, verdict.changes, **verdict.story, scope=key)
+            if long and verdict.reason is Reason.RATE_LIMITED:
+                asked = verdict  # it stops in any case; its question stands for the scope
             until = datetime.fromtimestamp(verdict.scope_until / 1_000, UTC)
             about = (
                 f"nothing of {key} leaves before {until:%Y-%m-%d %H:%M}Z; look at what the account "
@@ -124,7 +126,7 @@ def _mark_case(connection: Connection, op: Operation, verdict: Verdict, key: str
     mine = sa.and_(cases.c.operation_id == op.id, cases.c.closed_at.is_(None))
     group = f"grp_{hashlib.sha256(key.encode()).hexdigest()[:12]}"
     connection.execute(sa.update(cases).where(mine).values(group=group))
-    if verdict.reason is Reason.SCOPE_EXHAUSTED:
+    if verdict.about is not None:
         case = connection.execute(sa.select(cases.c.id).where(mine)).scalar()
         connection.execute(sa.update(scopes).where(scopes.c.key == key).values(exhausted_case=case))
 
