@@ -134,12 +134,12 @@ class Person:
 Happening = Ask | Run | Weather | Die | Jump | Person
 
 FATES = (
-    *("done", "done", "lost", "undone", "unsent", "unsent", "busy", "error"),
+    *("done", "done", "lost", "undone", "unsent", "unsent", "busy", "error", "later", "later"),
     *("limited", "limited_20", "limited_20", "limited_4000", "r=3", "r=0"),
 )
 LATE = (0, 0, 0, 2 * SECOND, 8 * SECOND, 11 * SECOND)
 TAKES = (200, 200, 3 * SECOND, 25 * SECOND, MINUTE)
-STEADY = ((Fate(),), (Fate("busy"),), (Fate("unsent"),), (Fate("undone"),))
+STEADY = tuple((Fate(what),) for what in ("done", "later", "later", "busy", "unsent", "undone"))
 
 RUNS = (300, 2 * SECOND, 10 * SECOND, 40 * SECOND, 3 * MINUTE)
 JUMPS = (-5 * SECOND, 5 * SECOND, MINUTE, 10 * MINUTE)
@@ -213,6 +213,8 @@ def comes_to_rest(world: World) -> None:
 def serves_in_turn(world: World) -> None:
     """What is asked for now is served, and nobody waits longer than one round for it."""
     world.run(75 * MINUTE)
+    world.ask(task="probe")  # an outage is over when somebody finds out
+    world.run(5 * MINUTE)
     start = len(world.permits)
     lanes = {"x0": "p0", "x1": "p0", "x2": "p1", "x3": "p1"}
     asked = [
@@ -304,3 +306,48 @@ def test_an_outage_is_probed_in_time_though_the_clock_was_set_back(world: World)
     world.run(3 * MINUTE)
     assert all(op.final for op in world.all())
     assert world.any.sql("SELECT * FROM circuits WHERE open_since IS NOT NULL") == []
+
+
+NOTICED_FIRST = pytest.param(
+    False, marks=pytest.mark.xfail(strict=True, reason="roster.rewind moves two of five times")
+)
+
+
+@pytest.mark.parametrize("busy", [True, NOTICED_FIRST])
+def test_background_work_goes_on_though_the_clock_was_set_back(world: World, busy: bool) -> None:
+    """Whether a request or somebody who notices the clock comes first."""
+    for _ in range(2):
+        world.ask(task="low", priority=Priority.BACKGROUND)
+    world.run(10 * SECOND)
+    world.jump(-26 * HOUR)
+    if busy:
+        world.ask(task="other")
+    world.run(MINUTE)
+    op = world.ask(task="low", priority=Priority.BACKGROUND)
+    assert op is not None
+    world.run(MINUTE)
+    assert world.any.read(op).state is State.SUCCEEDED
+
+
+@pytest.mark.requirement("R05")
+@pytest.mark.parametrize("busy", [True, NOTICED_FIRST])
+def test_a_retry_budget_comes_back_though_the_clock_was_set_back(world: World, busy: bool) -> None:
+    world.fates = (Fate("later"),)
+    for number in range(4):
+        world.ask(task=f"t{number}")
+    world.run(MINUTE)
+    assert sum(one.repeats for one in world.permits) == 4
+    for number in range(4):
+        world.end_task("local", f"t{number}")
+    world.jump(-26 * HOUR)
+    if busy:
+        world.ask(task="other")
+    world.run(2 * MINUTE)
+    op = world.ask(task="again")
+    assert op is not None
+    world.run(200)
+    world.fates = (Fate(),)
+    world.run(MINUTE)
+    done = world.any.read(op)
+    assert done.state is State.SUCCEEDED
+    assert done.attempts.used > 1

@@ -136,7 +136,12 @@ CALLS = {
     "both": WRITE + KEYED + FINDABLE,
 }
 ACTIONS = (*CALLS, "export")
-RULES = contract(CONTRACT + "".join(text.format(name=name) for name, text in CALLS.items()))
+LATER = """
+[[rules]]
+http = 423
+means = "retry_later"
+"""
+RULES = contract(CONTRACT + LATER + "".join(text.format(name=name) for name, text in CALLS.items()))
 
 ACCOUNT = "account"
 NARROW = ("search", "rare")
@@ -181,6 +186,8 @@ class Provider:
         if what in RETRY_AFTER:
             after = RETRY_AFTER[what]
             return Said(429, {}, () if after is None else (("Retry-After", after),))
+        if what == "later":
+            return Said(423, {})
         headers = (("RateLimit", f'"default";{QUOTAS[what]}'),) if what in QUOTAS else ()
         if request.method == "POST":
             return replace(self._write(request, what, now), headers=headers)
