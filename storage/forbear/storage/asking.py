@@ -73,6 +73,46 @@ def ask(
     return made
 
 
+def ask_oneself(
+    connection: Connection,
+    operation_id: str,
+    option: Option,
+    revision: int,
+    holding: Holding | None,
+    now: int,
+    ids: Ids,
+) -> Case | Refusal:
+    """The case in which an operator decides `option` unasked: the open one, or one made for it.
+
+    `revision` is that of the operation as it was shown.
+    """
+    op = must_load(connection, operation_id)
+    if op.revision != revision:
+        return Refusal(
+            Code.NOT_ALLOWED_IN_STATE,
+            f"{op.id} changed since it was shown; it is {op.state}",
+            f"read it again: forbear show {op.id}",
+            op.id,
+        )
+    case = open_case(connection, op.id)
+    if case is not None:
+        return case
+    offered = deciding.offers(connection, op, Reason.REQUESTED, holding, now, asked=option)
+    possible = option in _MAY_ASK.get(op.state, ()) and op.state is not State.UNCLEAR
+    if not possible or option not in [offer.option for offer in offered]:
+        return Refusal(
+            Code.OPTION_NOT_OFFERED,
+            f"{option} is not possible: {op.id} is {op.state}",
+            f"forbear show {op.id} tells why",
+            op.id,
+        )
+    wish: dict[str, object] = {"option": str(option), "at": now}
+    made = insert_case(connection, op, Reason.REQUESTED, now, ids, holding, About(wish=wish))
+    told = {"case": made.id, "reason": str(made.reason), "option": str(option)}
+    audit.append(connection, op.id, now, audit.Code.CASE_OPENED, told)
+    return made
+
+
 def _join(
     connection: Connection,
     op: Operation,

@@ -52,6 +52,8 @@ class Code(StrEnum):
     """A person chose an option of a case."""
     WISHED = "wished"
     """An agent asked for an option; a person decides."""
+    RAW_SHOWN = "raw_shown"
+    """A person looked at raw requests and answers; the body says who, and why."""
     ANNOUNCED = "announced"
     """People were told of an open case, once more."""
     DROPPED = "dropped"

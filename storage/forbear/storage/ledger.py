@@ -543,6 +543,18 @@ class Ledger:
         now, ids = self._clock.now().wall, self._random
         return asking.ask(connection, operation_id, option, reason, parameters, holding, now, ids)
 
+    def ask_oneself(
+        self,
+        connection: Connection,
+        operation_id: str,
+        option: Option,
+        revision: int,
+        holding: Holding | None,
+    ) -> Case | Refusal:
+        """See `asking.ask_oneself`."""
+        now, ids = self._clock.now().wall, self._random
+        return asking.ask_oneself(connection, operation_id, option, revision, holding, now, ids)
+
     def reoffer(self, connection: Connection, case_id: str, holding: Holding | None) -> bool:
         """See `deciding.reoffer`."""
         return deciding.reoffer(connection, case_id, holding, self._clock.now().wall)

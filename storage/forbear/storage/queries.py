@@ -66,6 +66,15 @@ class Process:
     bindings: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """One attempt and what the provider answered."""
+
+    attempt: Attempt
+    headers: list[list[str]]
+    body: bytes
+
+
 class Queries(Readers):
     """What there is: operations, cases, events, scopes and processes."""
 
@@ -198,6 +207,14 @@ class Queries(Readers):
             attempts.c.operation_id == op.id, attempts.c.fence.in_(read)
         )
         return [row["body"] or b"" for row in await self._rows(query.order_by(attempts.c.fence))]
+
+    async def exchanges_of(self, operation_id: str) -> list[Exchange]:
+        """Every attempt with the answer as it was kept; secrets were hidden before that."""
+        query = sa.select(attempts).where(attempts.c.operation_id == operation_id)
+        return [
+            Exchange(rows.attempt(row), row["headers"] or [], row["body"] or b"")
+            for row in await self._rows(query.order_by(attempts.c.reserved_at, attempts.c.number))
+        ]
 
     async def last_answer(self, operation_id: str) -> tuple[list[list[str]], bytes] | None:
         """Headers and body of the newest answered attempt."""

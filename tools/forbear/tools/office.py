@@ -6,19 +6,39 @@ No tool of an agent reaches this: it is handed to the operator's channels alone 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 from forbear.rules.contract import Job
 from forbear.rules.decisions import Wish
-from forbear.rules.model import Case, Operation, Option, Refusal
-from forbear.rules.ports import Clock
+from forbear.rules.escalations import has_handle, may_send_again
+from forbear.rules.model import Case, Code, Operation, Option, Refusal, State
+from forbear.rules.ports import Clock, Outbound
+from forbear.storage import audit, unasked
 from forbear.storage.accepting import Draft
 from forbear.storage.deciding import Decided
+from forbear.storage.queries import Exchange
 from forbear.storage.store import Store
 from forbear.storage.transitions import Holding
-from forbear.tools import inbox
 from forbear.tools.book import Book
 from forbear.tools.desk import Desk
+from forbear.tools.inbox import Entry, entries
+
+TOGETHER = frozenset({Option.HOLD, Option.EXTEND, Option.CHECK_AGAIN, Option.ABANDON})
+"""Options that may be decided for a whole group of cases (behaviour.md, section 7)."""
+
+
+UNSENT = frozenset({State.QUEUED, State.DELAYED})
+"""States in which nothing of an operation can have had an effect."""
+
+
+@dataclass(frozen=True, slots=True)
+class Raw:
+    """What went over the wire for one operation, as it was kept: secrets were never part of it."""
+
+    request: Outbound | None
+    """The action's own request, as it was rendered and approved."""
+    exchanges: Sequence[Exchange]
 
 
 class Office:
@@ -33,9 +53,9 @@ class Office:
         self._clock = clock
         self._desk = desk
 
-    async def inbox(self) -> Sequence[inbox.Entry]:
+    async def inbox(self) -> Sequence[Entry]:
         """All open cases, money in doubt first, then least time left."""
-        return await inbox.entries(self._store, self._clock.now().wall)
+        return await entries(self._store, self._clock.now().wall)
 
     async def decide(
         self,
@@ -52,7 +72,7 @@ class Office:
         A `dry_run` says what would come of it and changes nothing.
         """
         holding = self._book.holding(op.provider, op.action)
-        follow_up = self._follow_up(case, op, wish, holding)
+        follow_up = self._follow_up(op, wish, holding, f"decided in case {case.number}", case.id)
         if isinstance(follow_up, Refusal):
             return follow_up
         decide = partial(
@@ -67,8 +87,89 @@ class Office:
         )
         return await self._store.write(decide)
 
+    async def decide_group(
+        self, group: str, wish: Wish, by: Mapping[str, object], *, dry_run: bool = False
+    ) -> list[tuple[Entry, Decided | Refusal]]:
+        """Carry out one option on each open case of a group, recorded with each of them.
+
+        A case that does not allow it is left open, and its refusal says why.
+        """
+        told: list[tuple[Entry, Decided | Refusal]] = []
+        for entry in await self.inbox():
+            if entry.case.group != group:
+                continue
+            if wish.option in TOGETHER:
+                signed = {**by, "group": group}
+                case, op = entry.case, entry.operation
+                told.append((entry, await self.decide(case, op, wish, signed, dry_run=dry_run)))
+            else:
+                told.append((entry, _not_together(entry.operation, wish.option)))
+        return told
+
+    async def decide_unasked(
+        self, op: Operation, wish: Wish, by: Mapping[str, object], *, dry_run: bool = False
+    ) -> Decided | Refusal:
+        """Carry out what no case asks about: `resubmit` what is over, `cancel_at_provider` a job.
+
+        The case that records it is opened and decided in one; `op` is as it was shown.
+        """
+        holding = self._book.holding(op.provider, op.action)
+        follow_up = self._follow_up(op, wish, holding, "decided by an operator", "")
+        if isinstance(follow_up, Refusal):
+            return follow_up
+        decide = partial(
+            unasked.decide,
+            ledger=self._store.ledger,
+            operation_id=op.id,
+            revision=op.revision,
+            wish=wish,
+            holding=holding,
+            by=by,
+            follow_up=follow_up,
+            dry_run=dry_run,
+        )
+        return await self._store.write(decide)
+
+    async def cancel(
+        self, op: Operation, by: Mapping[str, object], *, dry_run: bool = False
+    ) -> Decided | Operation | Refusal:
+        """Stop an operation: dropped if nothing of it was sent, else the provider is asked to.
+
+        Returns the operation alone where it was dropped.
+        """
+        if op.state in UNSENT:
+            why = f"cancelled by {by.get('operator', 'an operator')}"
+            drop = partial(self._store.ledger.drop, operation_id=op.id, why=why, only=UNSENT)
+            dropped = None if dry_run else await self._store.write(drop)
+            return dropped or op
+        case = await self._store.read.open_case(op.id)
+        if case is not None:
+            nothing_there = not has_handle(op) and may_send_again(op)
+            option = Option.ABANDON if nothing_there else Option.CANCEL_AT_PROVIDER
+            return await self.decide(case, op, Wish(option), by, dry_run=dry_run)
+        return await self.decide_unasked(op, Wish(Option.CANCEL_AT_PROVIDER), by, dry_run=dry_run)
+
+    async def raw(self, op: Operation, reason: str, by: Mapping[str, object]) -> Raw:
+        """What was sent and answered, word for word; that somebody looked is recorded first."""
+        at = self._clock.now().wall
+        look = partial(
+            audit.append,
+            operation_id=op.id,
+            at=at,
+            code=audit.Code.RAW_SHOWN,
+            body={**by, "reason": reason},
+        )
+        await self._store.write(look)
+        read = self._store.read
+        return Raw(await read.request_of(op.id), await read.exchanges_of(op.id))
+
     def _follow_up(
-        self, case: Case, op: Operation, wish: Wish, holding: Holding | None
+        self,
+        op: Operation,
+        wish: Wish,
+        holding: Holding | None,
+        reason: str,
+        approved_by: str,
     ) -> Draft | Refusal | None:
         """The operation that is queued in the transaction of the decision, if it makes one."""
         if wish.option in (Option.SEND_NEW, Option.RESUBMIT) and holding is not None:
@@ -78,5 +179,13 @@ class Office:
             return None
         if job.cancel is None or holding is None:
             return None
-        reason = f"decided in case {case.number}"
-        return self._desk.cancellation(op, holding, job.cancel, reason, approved_by=case.id)
+        return self._desk.cancellation(op, holding, job.cancel, reason, approved_by=approved_by)
+
+
+def _not_together(op: Operation, option: Option) -> Refusal:
+    return Refusal(
+        Code.OPTION_NOT_OFFERED,
+        f"{option} is decided one by one",
+        f"a group takes {', '.join(sorted(TOGETHER))}",
+        op.id,
+    )

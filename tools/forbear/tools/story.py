@@ -54,6 +54,7 @@ def receipt(events: Sequence[AuditEvent]) -> str:
     Requests that certainly never left are named apart, so the rest is what a provider can count.
     `obeyed` means that no request of this operation came before the time the provider asked for.
     """
+    events = [event for event in events if event.code != Code.RAW_SHOWN]
     if not events:
         return "nothing sent"
     scenes = list(scenes_of(events))
@@ -217,6 +218,10 @@ def sentence(scene: Scene) -> str:
         case Code.WISHED:
             option = _word(scene.body.get("option"), "an option").replace("_", " ")
             return f"the agent asked a person for: {option}"
+        case Code.RAW_SHOWN:
+            who = _word(scene.body.get("operator"), "a person")
+            why = clip(str(scene.body.get("reason") or ""), 120)
+            return f'{who} looked at the raw requests and answers: "{why}"'
         case Code.ANNOUNCED:
             return "people were told of the open question"
         case Code.CASE_OPENED:

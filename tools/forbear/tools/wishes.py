@@ -43,16 +43,19 @@ def wish_of(
         {
             "--minutes": (minutes, Option.EXTEND),
             "--requests": (requests, Option.EXTEND),
-            "--until": (until, Option.HOLD),
+            "--until": (until, Option.APPROVE if name == Option.APPROVE else Option.HOLD),
             "--as": (treat_as, Option.TREAT_AS),
             "--reference": (reference, Option.CONFIRM_DONE),
         },
     )
+    end = None if until is None else instant(until, now)
+    if end is not None and end <= now:
+        raise BadWish(f"--until {until} is over already; name a time to come.")
     return Wish(
         option=Option(name),
         extend_by=None if minutes is None else round(minutes * 60_000),
         requests=requests,
-        until=None if until is None else instant(until, now),
+        until=end,
         treat_as=treat_as,
         reference=reference,
     )

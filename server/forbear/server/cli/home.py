@@ -73,8 +73,9 @@ def run(command: Callable[[], Awaitable[T]]) -> T:
 
 async def operation(store: Store, name: str) -> Operation:
     """The operation with this id, of this case in the inbox, or the only one that begins so."""
-    if name.isdecimal() and (numbered := await store.read.case_by(name)):
-        stopped = await store.read.operation(numbered[0].operation_id)
+    named = name.startswith("esc_")
+    if named or (name.isdecimal() and await store.read.case_by(name)):
+        stopped = await store.read.operation((await case(store, name)).operation_id)
         if stopped is not None:
             return stopped
     found = await store.read.by_prefix(name)
@@ -86,6 +87,13 @@ async def case(store: Store, name: str) -> Case:
     """The case with this inbox number, id, or beginning of an id."""
     found = await store.read.case_by(name)
     return _only(found, name, "case", "forbear inbox", lambda one: one.id)
+
+
+async def group(store: Store, name: str) -> str:
+    """The group of open cases with this id, or whose id begins so."""
+    open_ones = await store.read.open_cases()
+    found = {one.group for one in open_ones if one.group and one.group.startswith(name)}
+    return _only(sorted(found), name, "open group", "forbear inbox", lambda one: one)
 
 
 def _only(found: Sequence[T], name: str, what: str, lister: str, id_of: Callable[[T], str]) -> T:

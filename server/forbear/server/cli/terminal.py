@@ -78,16 +78,22 @@ def _write(text: str) -> None:
 
 
 def confirmed(question: str, otherwise: str) -> bool:
-    """Ask for one `y` on the terminal.
+    """Ask for one `y` on the terminal; see `typed`."""
+    return (typed(f"{question} [y/N] ", otherwise) or "").lower() in ("y", "yes")
+
+
+def typed(question: str, otherwise: str) -> str | None:
+    """One line that a person types, without the space around it; None at the end of input.
 
     Ctrl-C is an answer too, at once: the command ends with `otherwise`.
     """
     # A running event loop would keep Ctrl-C for later and go on reading.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        sys.stdout.write(f"{question} [y/N] ")
+        sys.stdout.write(inert(question))
         sys.stdout.flush()
-        return sys.stdin.readline().strip().lower() in ("y", "yes")
+        line = sys.stdin.readline()
+        return line.strip() if line else None
     except KeyboardInterrupt:
         sys.stdout.write("\n")
         raise Failure(otherwise, 130) from None
