@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.tools.driving import CONTRACT, Driver, driver
-from tests.tools.records import AS_OF, ID, MINUTE, SUCCEEDED, WAITING
+from tests.tools.records import AS_OF, ID, MINUTE, NOT_SENT, SUCCEEDED, WAITING
 
 from forbear.rules.model import (
     Attempt,
@@ -293,6 +293,17 @@ def test_an_approval_starts_a_deadline_and_moves_none() -> None:
     rules = [line.rule for line in moments(WAITING, [asked, approved], [], AS_OF).lines]
     assert Rule.DEADLINE in rules
     assert Rule.BEFORE not in rules
+
+
+def test_a_wait_for_a_person_ends_now_though_it_may_last() -> None:
+    """A delay has a planned end; an approval has only a time before which it must come."""
+    asked = {"state": "queued", "waiting_for": "approval", "next_at": AS_OF + 86_400_000}
+    op = replace(WAITING, **NOT_SENT, approve_by=AS_OF + 86_400_000, next_at=AS_OF + 86_400_000)
+    told = moments(op, [event(1, START, "accepted", set=asked)], [], AS_OF)
+    (wait,) = told.waits
+    assert (wait.source, wait.end) == (Source.APPROVAL, AS_OF)
+    assert Rule.APPROVE in [line.rule for line in told.lines]
+    assert Rule.DEADLINE not in [line.rule for line in told.lines]
 
 
 def test_the_axis_is_in_utc_and_names_each_day() -> None:

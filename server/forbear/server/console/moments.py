@@ -53,7 +53,7 @@ class Source(StrEnum):
     MINIMUM = "minimum pause"
     SETTLE = "to settle"
     PERSON = "for a person"
-    OTHER = "planned"
+    OTHER = "to be sent"
 
 
 class Rule(StrEnum):
@@ -62,6 +62,7 @@ class Rule(StrEnum):
     ASKED = "asked for"
     USUAL = "usual end"
     USEFUL = "useful until"
+    APPROVE = "approve before"
     DEADLINE = "deadline"
     BEFORE = "deadline before"
     EXTENDED = "extended deadline"
@@ -90,7 +91,7 @@ class Wait:
     @property
     def words(self) -> str:
         many = f" {TIMES}{self.count}" if self.count > 1 else ""
-        return f"{self.source}{many}, {span(self.total)}"
+        return f"{self.source}{many}, {span(self.total) if self.total >= 1_000 else 'under 1 s'}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,8 +119,9 @@ class Moments:
     @property
     def times(self) -> list[int]:
         """Each time at which something is shown, sorted; never empty."""
-        marks = [each.at for each in (*self.requests, *self.decisions, *self.lines)]
-        return sorted({*marks, *(at for wait in self.waits for at in (wait.begin, wait.end))})
+        marks: list[Request | Decision | Line] = [*self.requests, *self.decisions, *self.lines]
+        ends = {at for wait in self.waits for at in (wait.begin, wait.end)}
+        return sorted(ends.union(each.at for each in marks))
 
 
 def moments(
@@ -212,9 +214,10 @@ def _source(scene: Scene) -> Source | None:
 def _waits(
     op: Operation, scenes: Sequence[Scene], attempts: dict[str, Attempt], last: int
 ) -> Iterator[Wait]:
-    """Times without a request under way: each ends where a request leaves or its source changes."""
-    if not op.final and op.next_at is not None and op.state is not State.SENDING:
-        last = max(last, op.next_at)
+    """Times without a request under way: each ends where a request leaves or its source changes.
+
+    A delay that is planned is shown to its end; how long others take nobody knows.
+    """
     begin, source = 0, None
     for scene in scenes:
         until = _left_at(scene, attempts)
@@ -225,11 +228,12 @@ def _waits(
         if source is None:
             begin, source = scene.at, follows
     if source is not None and not op.final:
-        yield from _wait(begin, last, source)
+        planned = op.next_at if source in _BY_SOURCE.values() else None
+        yield from _wait(begin, max(last, planned or last), source)
 
 
 def _wait(begin: int, end: int, source: Source) -> Iterator[Wait]:
-    if end > begin:
+    if end - begin >= 1_000 or (end > begin and source is not Source.OTHER):
         yield Wait(begin, end, source, total=end - begin)
 
 
@@ -256,6 +260,8 @@ def _lines(op: Operation, scenes: Sequence[Scene], last: int) -> Iterator[Line]:
         before = _deadlines(scenes)
         yield from (_line(at, Rule.BEFORE) for at in before)
         yield _line(op.deadline_at, Rule.EXTENDED if before else Rule.DEADLINE)
+    elif not op.final:
+        yield _line(op.approve_by, Rule.APPROVE)
     yield Line(last, Rule.ENDED, str(op.state)) if op.final else _line(last, Rule.NOW)
 
 

@@ -33,7 +33,7 @@ from forbear.tools.story import TIMES, receipt
 from forbear.tools.times import clock_time, rfc3339
 from forbear.tools.untrusted import clip
 
-WIDE, NARROW = 840.0, 328.0
+WIDE, NARROW = 960.0, 328.0
 """Widths of the two layouts in their own units: the pixels for which they are made."""
 
 SIZE = 13.0
