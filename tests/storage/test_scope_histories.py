@@ -15,7 +15,7 @@ from tests.storage.world import ACTIONS, HOUR, MINUTE, PAGES, SECOND, Fate, Worl
 
 from forbear.rules.model import Option, Priority, State
 
-HISTORIES = int(os.environ.get("FORBEAR_HISTORIES", "24"))
+HISTORIES = int(os.environ.get("FORBEAR_HISTORIES", "12"))
 """How many histories are tried; thousands when it runs at length."""
 
 FIRST = int(os.environ.get("FORBEAR_SEED") or (0 if os.environ.get("CI") else randrange(10**9)))
@@ -223,7 +223,7 @@ def serves_in_turn(world: World) -> None:
         for _ in range(4)
     ]
     low = world.ask(task="x4", priority=Priority.BACKGROUND)
-    world.run(10 * MINUTE)
+    world.run(17 * 4 * SECOND)
     world.holds()
     for op in (*asked, low):
         assert op is not None
@@ -236,10 +236,19 @@ def serves_in_turn(world: World) -> None:
         takes_turns([task for task in order if lanes[task] == principal])
 
 
+def leaves_a_reserve(world: World) -> None:
+    """Background work alone keeps below its share, and loses no time within it."""
+    start = world.true
+    asked = [world.ask(task="x5", priority=Priority.BACKGROUND) for _ in range(18)]
+    world.run(18 * 5 * SECOND)
+    world.holds()
+    assert len([one for one in world.permits if one.at >= start]) == len(asked)
+
+
 def takes_turns(order: Sequence[str]) -> None:
-    """Between two of one with more to do, each other has at most one."""
+    """While one has something to do, each other goes at most once before it goes again."""
     for name in set(order):
-        mine = [place for place, other in enumerate(order) if other == name]
+        mine = [-1, *(place for place, other in enumerate(order) if other == name)]
         for one, following in pairwise(mine):
             between = Counter(order[one + 1 : following])
             assert max(between.values(), default=0) <= 1, order
@@ -251,6 +260,7 @@ def happen(world: World, happenings: Sequence[Happening]) -> None:
         world.holds()
     comes_to_rest(world)
     serves_in_turn(world)
+    leaves_a_reserve(world)
     world.verified()
 
 
