@@ -38,7 +38,7 @@ def serve(
     async def served() -> None:
         from forbear.server.app import serve_stdio
 
-        await serve_stdio(home, worker=not no_worker, stopped=_until_signalled())
+        await serve_stdio(home, worker=not no_worker, stopped=until_signalled())
 
     if sys.stdin.isatty():
         remark("`forbear serve` speaks MCP; an MCP client starts this. Ctrl-C ends it.")
@@ -52,7 +52,7 @@ def worker() -> None:
     async def stay() -> None:
         from forbear.server.app import running
 
-        stopped = _until_signalled()
+        stopped = until_signalled()
         async with running(home, role="worker", worker=True) as app:
             jobs = sum(len(one.jobs) for one in app.contracts.contracts().values())
             plural = "" if jobs == 1 else "s"
@@ -63,7 +63,7 @@ def worker() -> None:
     run(stay)
 
 
-def _until_signalled() -> asyncio.Event:
+def until_signalled() -> asyncio.Event:
     """Set once somebody asks this process to end."""
     import asyncio
     import signal
