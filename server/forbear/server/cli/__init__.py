@@ -13,7 +13,17 @@ from collections.abc import Sequence
 
 import typer
 
-from forbear.server.cli import brakes, contracts, deciding, doctor, reading, serving, setup, trying
+from forbear.server.cli import (
+    brakes,
+    console,
+    contracts,
+    deciding,
+    doctor,
+    reading,
+    serving,
+    setup,
+    trying,
+)
 from forbear.server.cli.terminal import (
     Failure,
     Unread,
@@ -37,6 +47,7 @@ serving.register(app)
 trying.register(app)
 reading.register(app)
 deciding.register(app)
+console.register(app)
 contracts.register(app)
 brakes.register(app)
 
