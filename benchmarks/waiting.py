@@ -42,7 +42,7 @@ from forbear.rules.model import Operation, Priority  # noqa: E402
 from forbear.rules.ports import Reply  # noqa: E402
 from forbear.rules.steps import request_of  # noqa: E402
 from forbear.server.clock import SystemClock, SystemRandom  # noqa: E402
-from forbear.storage.accepting import Accepted  # noqa: E402
+from forbear.storage.accepting import Accepted, Draft  # noqa: E402
 from forbear.storage.reserving import Reserved  # noqa: E402
 from forbear.storage.store import Store  # noqa: E402
 from forbear.storage.transitions import Holding  # noqa: E402
@@ -124,6 +124,7 @@ class Bench:
             call_bounds(action, None, None),
             Given(purpose=None, key=None, priority=Priority.INTERACTIVE, task=None),
         )
+        assert isinstance(draft, Draft), draft
         write = partial(self.store.ledger.accept, draft=draft, holding=self.holding)
         accepted = await self.store.write(write)
         assert isinstance(accepted, Accepted), accepted

@@ -15,15 +15,18 @@ from mcp import Client
 from tests.crash.nursery import BEFORE_FIRST_BYTE
 from tests.crash.world import Nursery, World, fast, nursed, stopped, world
 from tests.e2e.harness import (
+    HOUR,
     KEYED,
     LOOKUP,
     TRANSFER,
     WRITE,
     Data,
+    Stage,
     call,
     contract,
     furnished,
     several,
+    stage,
     stdio,
 )
 
@@ -59,6 +62,7 @@ async def ask(client: Client, count: int) -> None:
 
 async def seen(home: Path, query: str, wanted: object) -> None:
     """Look until the store says so: other processes tell nobody what they do."""
+    found: object = None
     for _ in range(1_500):
         with closing(sqlite3.connect(home / "forbear.db", timeout=10)) as connection:
             found = connection.execute(query).fetchone()[0]
@@ -95,6 +99,29 @@ async def test_two_processes_never_have_more_requests_open_than_their_scope_allo
 
         assert provider.count(READ) == 20
         assert provider.most_open == 2
+
+
+@pytest.mark.requirement("R07", "R21")
+async def test_what_waits_is_rows_and_nothing_in_the_process(tmp_path: Path) -> None:
+    slow = {"account": {"per": "account", "rate": "1/1h", "max_delayed_requests": 100}}
+    calls: Data = {"item": ITEM | {"deadline": "200h"}}
+    async with stage(tmp_path, states=None, calls=calls, scopes=slow) as on:
+        await ask(on.client, 2)
+        await on.settled()
+        with_one = held_by_process(on)
+        assert "Worker._schedule" in with_one
+        await ask(on.client, 60)
+        await on.settled()
+
+        assert held_by_process(on) == with_one
+        assert len(await on.app.store.read.due(on.now + 400 * HOUR)) == 50, "of 61 that wait"
+        assert on.provider.count(READ) == 1
+
+
+def held_by_process(on: Stage) -> list[str]:
+    """The tasks of the product in this process: one per thing it carries or waits for."""
+    names = [task.get_coro().__qualname__ for task in asyncio.all_tasks()]  # type: ignore[union-attr]
+    return sorted(name for name in names if name.startswith(("Worker.", "Store.", "Writer.")))
 
 
 # --- processes that stop --------------------------------------------------------------------

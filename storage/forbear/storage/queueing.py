@@ -28,6 +28,9 @@ STUCK = 3_000
 COUNTED = 10_000
 """A queue is not counted further than this."""
 
+LAST = 2**62
+"""A number after that of every operation."""
+
 _SCOPE = sa.bindparam("of_s", type_=sa.Text)
 _RANK = sa.bindparam("of_r", type_=sa.Integer)
 _PRINCIPAL = sa.bindparam("of_p", type_=sa.Text)
@@ -65,6 +68,7 @@ _READY = (
         _lane(waits),
         waits.c.task == _TASK,
         sa.not_(waits.c.parked),
+        waits.c.number < sa.bindparam("before"),
         operations.c.next_at > sa.bindparam("stuck"),
     )
     .order_by(waits.c.number)
@@ -95,28 +99,26 @@ def standing(connection: Connection, scope: str, op: Operation, now: int) -> Sta
     if connection.execute(_OTHERS, {"of_s": scope, "id": op.id}).first() is None:
         return Standing(first=True, ahead=0)
     first = _first(connection, scope, now, op.id)
-    if first is None or first["operation_id"] == op.id or first["rank"] > rank_of(op):
+    if first is None or first.operation_id == op.id or first.rank > rank_of(op):
         return Standing(first=True, ahead=0)
     return Standing(first=False, ahead=_ahead(connection, scope, op))
 
 
-def _first(connection: Connection, scope: str, now: int, id: str = "") -> sa.RowMapping | None:
+def _first(
+    connection: Connection, scope: str, now: int, id: str = ""
+) -> sa.Row[*tuple[Any, ...]] | None:
     """Whose turn it is. What is parked or runs nowhere is passed over, unless it is `id` itself."""
-    own = connection.execute(_OWN, {"of_s": scope, "id": id}).mappings().first()
+    own = connection.execute(_OWN, {"of_s": scope, "id": id}).first()
+    mine = None if own is None else (own.rank, own.principal, own.task)
     for rank, principal in connection.execute(_CALLERS, {"of_s": scope}).all():
         lane = {"of_s": scope, "of_r": rank, "of_p": principal}
         for (task,) in connection.execute(_TASKS, lane):
-            asked = {**lane, "of_t": task, "stuck": now - STUCK}
-            ready = connection.execute(_READY, asked).mappings().first()
-            here = own is not None and (own["rank"], own["principal"], own["task"]) == (
-                rank,
-                principal,
-                task,
-            )
-            if here and (ready is None or own["number"] < ready["number"]):
-                return own
-            if ready is not None:
-                return ready
+            here = own if mine == (rank, principal, task) else None
+            before = LAST if here is None else here.number
+            asked = {**lane, "of_t": task, "before": before, "stuck": now - STUCK}
+            first = connection.execute(_READY, asked).first() or here
+            if first is not None:
+                return first
     return None
 
 
@@ -215,8 +217,8 @@ def leave(connection: Connection, operation_id: str, now: int, *, served: bool =
 def call_next(connection: Connection, scope: str, at: int, now: int) -> None:
     """Let the first of a queue look again at `at`, if it would look later."""
     first = _first(connection, scope, now)
-    if first is not None and first["next_at"] > at:
-        wake = sa.update(operations).where(operations.c.id == first["operation_id"])
+    if first is not None and first.next_at > at:
+        wake = sa.update(operations).where(operations.c.id == first.operation_id)
         connection.execute(wake.values(next_at=max(at, now)))
 
 
