@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import anyio
 import pytest
 from tests.e2e.harness import (
     MINUTE,
+    PATIENCE,
     SUBMIT,
     Data,
     Stage,
@@ -136,6 +138,7 @@ async def probe_due(on: Stage) -> None:
     (circuit,) = await on.app.store.read.outages()
     assert circuit["probe_at"] >= on.now
     on.clock.advance(circuit["probe_at"] - on.now + 1)
+    on.app.store.wake()  # the worker may not be asleep yet
 
 
 @pytest.mark.requirement("R32")
@@ -206,7 +209,8 @@ async def test_cb_01_a_probe_that_is_no_longer_wanted_makes_room_for_a_later_one
         asked = await outage(on)
         on.script(replace(DOWN, gate="slow"), route=CUSTOMERS)
         await probe_due(on)
-        await on.provider.arrived(CUSTOMERS, 6)
+        with anyio.fail_after(PATIENCE):
+            await on.provider.arrived(CUSTOMERS, 6)
         (probing,) = (await on.call("operation_status", state="sending"))["operations"]
         await on.call("end_task", operation_id=probing["operation_id"])
         on.provider.release("slow")
