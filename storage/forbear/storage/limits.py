@@ -5,13 +5,13 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import replace
-from datetime import UTC, datetime
 
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
 from forbear.rules import outage, pacing
 from forbear.rules.contract import Job, Scope
+from forbear.rules.escalations import length
 from forbear.rules.lifecycle import Event
 from forbear.rules.model import Operation, Reason
 from forbear.rules.ports import Random, Reply
@@ -48,10 +48,10 @@ def exhausted(
             asked = stop(Reason.SCOPE_EXHAUSTED, verdict.changes, **verdict.story, scope=key)
             if long and verdict.reason is Reason.RATE_LIMITED:
                 asked = verdict  # it stops in any case; its question stands for the scope
-            until = datetime.fromtimestamp(verdict.scope_until / 1_000, UTC)
+            wait = length(verdict.scope_until - now)
             about = (
-                f"nothing of {key} leaves before {until:%Y-%m-%d %H:%M}Z; look at what the account "
-                f"is allowed, and at [scopes.{scope.name}] of the contract"
+                f"nothing of {key} leaves for {wait}; look at what the account is allowed, and at "
+                f"[scopes.{scope.name}] of the contract"
             )
             return replace(asked, scope_until=verdict.scope_until, about=about)
     return verdict
