@@ -112,16 +112,22 @@ def scope_full(
     if op.kind not in _COUNTED:
         return None
     for scope in scopes_of(contract.scopes, op.action):
-        waiting = sa.select(sa.func.count(), sa.func.min(operations.c.next_at)).where(
+        waiting = sa.and_(
             sa.text(UNSENT),
             operations.c.kind.in_([str(kind) for kind in _COUNTED]),
             operations.c.approve_by.is_(None),
             *_members(scope, op),
         )
-        count, first_at = connection.execute(waiting).one()
+        # Not counted further than the cap: a queue may be long.
+        some = sa.select(sa.literal(1)).select_from(operations).where(waiting)
+        counted = some.limit(scope.max_delayed_requests).subquery()
+        count = connection.execute(sa.select(sa.func.count()).select_from(counted)).scalar_one()
         if count >= scope.max_delayed_requests:
+            first_at = connection.execute(
+                sa.select(sa.func.min(operations.c.next_at)).where(waiting)
+            ).scalar_one()
             key = scope_key(scope, op.provider, op.account, op.action)
-            return ScopeFull(key, count, first_at if count and first_at > now else None)
+            return ScopeFull(key, count, first_at if first_at > now else None)
     return None
 
 
