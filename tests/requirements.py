@@ -146,7 +146,6 @@ PENDING: dict[int, tuple[str, ...]] = {
         "E04",
         "E10",
         "E11",
-        "E13",
         "E14",
         "E15",
         "E16",

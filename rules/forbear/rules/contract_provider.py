@@ -54,10 +54,10 @@ from forbear.rules.contract_terms import (
     WAIT,
 )
 from forbear.rules.model import JobClass, Reason, RequestClass
+from forbear.rules.reminders import USUAL
 from forbear.rules.signals import Meaning
 from forbear.rules.toml_lines import Path
 
-_REMIND = (3_600_000, 86_400_000, 3 * 86_400_000)
 _EXPECTATIONS = frozenset(word.value for words in (Meaning, Reason, JobClass) for word in words)
 
 
@@ -118,7 +118,7 @@ def contract(
         _scopes(section, (*jobs, *calls)),
         _classes(section.section("classes")),
         section.get("resends_below", RESENDS, 0),
-        escalation.get("remind", DURATIONS, _REMIND),
+        escalation.get("remind", DURATIONS, USUAL),
         escalation.get("abandon_after", DURATION),
         escalation.get("operator", OPERATOR, "any") == "separate",
         jobs,

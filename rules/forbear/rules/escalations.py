@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -366,8 +367,17 @@ URGENT = frozenset(
 )
 
 
+URGENCIES = ("note", "today", "now")
+"""How soon a person should look, least first."""
+
+
 def urgency(reason: Reason) -> str:
-    """`now` where money may be in doubt or an agent waits for approval, else `today`."""
+    """`now` where money may be in doubt or an agent waits for approval, else `today`.
+
+    `note` where nothing waits for the answer: a breaker closes itself.
+    """
+    if reason is Reason.REPEATED_FAILURE:
+        return "note"
     return "now" if reason in URGENT or reason is Reason.APPROVAL_REQUIRED else "today"
 
 
@@ -384,12 +394,14 @@ def case_text(
     about: str | None = None,
     wish: Mapping[str, object] | None = None,
     asked_again: int | None = None,
+    abandoned_at: int | None = None,
 ) -> str:
     """The whole question, one labelled line per fact; lines that do not apply are left out.
 
     `sent_as` is method and path of the action's request, `action` the contract's words on lookup
     and key; `evidence` is what came in late, `about` what the operation shares with others, `wish`
-    what the agent asks for, `asked_again` when people are told again if nobody decides.
+    what the agent asks for, `asked_again` when people are told again if nobody decides, and
+    `abandoned_at` when the contract gives it up then.
     """
     job = op.request_class is RequestClass.READ or _is_safe_job(op)
     name = inert(op.label or f"{op.provider}.{op.action}", 120)
@@ -418,7 +430,8 @@ def case_text(
     if evidence is not None:
         lines.append(f"New evidence: {inert(evidence, 200)}")
     lines.append(f"Stopped because: {reason}")
-    lines.append(f"If nobody decides: {_undecided(op, reason)}{_until(op, now, asked_again)}")
+    then = _until(op, reason, now, asked_again, abandoned_at)
+    lines.append(f"If nobody decides: {_undecided(op, reason)}{then}")
     lines.append(f"Safe options: {', '.join(offer.label for offer in offered)}")
     if console is not None:
         lines.append(f"Look there: {inert(console, 300)}")
@@ -440,13 +453,30 @@ def _undecided(op: Operation, reason: Reason) -> str:
     return "nothing is sent"
 
 
-def _until(op: Operation, now: int, asked_again: int | None) -> str:
+def _until(
+    op: Operation, reason: Reason, now: int, asked_again: int | None, abandoned_at: int | None
+) -> str:
     """What time makes of an undecided case."""
     if op.approve_by is not None:
-        return f"; discarded {_minute(op.approve_by, now)}Z"
+        return f"; discarded {_minute(min(op.approve_by, abandoned_at or op.approve_by), now)}Z"
+    told = ""
     if op.useful_until is not None and not op.final:
-        return f"; useful until {_minute(op.useful_until, now)}Z"
-    return f"; asked again {_minute(asked_again, now)}Z" if asked_again is not None else ""
+        told = f"; useful until {_minute(op.useful_until, now)}Z"
+    elif asked_again is not None:
+        told = f"; asked again {_minute(asked_again, now)}Z"
+    if abandoned_at is None:
+        return told
+    given_up = "question closed" if op.final or reason is Reason.REQUESTED else "abandoned"
+    return f"{told}; {given_up} {_minute(abandoned_at, now)}Z"
+
+
+_AGAIN = re.compile(r"^(If nobody decides: .*); asked again [0-9: -]+Z", re.MULTILINE)
+
+
+def with_reminder(text: str, asked_again: int | None, now: int) -> str:
+    """A case text whose next reminder is another one, or none; all else stays as it was shown."""
+    then = "" if asked_again is None else f"; asked again {_minute(asked_again, now)}Z"
+    return _AGAIN.sub(lambda found: found[1] + then, text)
 
 
 def _wish_lines(

@@ -129,7 +129,7 @@ def _join(
         return _already_asked(op, f"case {case.id} has a wish of yours already")
     asked = replace(case, wish=wish)
     offered = deciding.offers(connection, op, case.reason, holding, now)
-    text = case_text(op, case.reason, offered, now, holding, about_of(asked, holding))
+    text = case_text(op, case.reason, offered, now, holding, about_of(asked, holding, now))
     connection.execute(
         sa.update(cases)
         .where(cases.c.id == case.id)

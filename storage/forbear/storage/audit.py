@@ -57,7 +57,7 @@ class Code(StrEnum):
     ANNOUNCED = "announced"
     """People were told of an open case, once more."""
     DROPPED = "dropped"
-    """Ended on request, before or instead of another attempt."""
+    """Ended on request, or by the contract's rule, before or instead of another attempt."""
     END_ASKED = "end_asked"
     """An end was asked for while a request is out; it counts when the outcome is known."""
     LATE_EVIDENCE = "late_evidence"
@@ -74,6 +74,8 @@ class Code(StrEnum):
     CIRCUIT_CLOSED = "circuit_closed"
     CASE_OPENED = "case_opened"
     """A person is asked about something that does not stop the operation."""
+    CASE_CLOSED = "case_closed"
+    """Such a question ended without a decision; the operation stays as it is."""
     CHECK_MOVED = "check_moved"
     """A related operation, or a clock that was set back, made the next check due earlier."""
 

@@ -322,7 +322,7 @@ def reoffer(connection: Connection, case_id: str, holding: Holding | None, now: 
         .where(cases.c.id == case.id)
         .values(
             options=listed(offered),
-            text=case_text(op, case.reason, offered, now, holding, about_of(case, holding)),
+            text=case_text(op, case.reason, offered, now, holding, about_of(case, holding, now)),
             revision=case.revision + 1,
         )
     )

@@ -50,6 +50,7 @@ from forbear.rules.taskbudget import USUAL, TaskLimits
 from forbear.rules.verdicts import Verdict, after_attempt, stop
 from forbear.storage import (
     accepting,
+    announcing,
     asking,
     audit,
     authority,
@@ -61,6 +62,7 @@ from forbear.storage import (
     roster,
 )
 from forbear.storage.accepting import Accepted, Draft, NotAccepted
+from forbear.storage.announcing import Telling
 from forbear.storage.brakes import paused
 from forbear.storage.deciding import Decided
 from forbear.storage.intents import judge, same_intent, stored_request
@@ -416,6 +418,7 @@ class Ledger:
             register.refuse_credential(connection, after, reserved.holding, now)
         limits.learn(connection, after, reserved, verdict, signal, reply, now, self._random)
         self._after_cancel(connection, after, now)
+        announcing.tell_of_breaker(connection, after, reserved.holding, now, self._random)
         return after
 
     def _late(
@@ -559,6 +562,13 @@ class Ledger:
         """See `deciding.reoffer`."""
         return deciding.reoffer(connection, case_id, holding, self._clock.now().wall)
 
+    def announce(
+        self, connection: Connection, case_id: str, holding: Holding | None, *, sends: bool
+    ) -> Telling | None:
+        """See `announcing.announce`."""
+        now, ids = self._clock.now().wall, self._random
+        return announcing.announce(connection, case_id, holding, now, ids, sends=sends)
+
     def drop(
         self,
         connection: Connection,
@@ -655,6 +665,3 @@ class Ledger:
 
 _DONE = frozenset({Meaning.ACCEPTED, Meaning.DONE, Meaning.SUCCEEDED})
 _ENDS = frozenset({Meaning.SUCCEEDED, Meaning.FAILED, Meaning.CANCELLED, Meaning.EXPIRED})
-
-
-# --- pieces of transaction 1 ----------------------------------------------------------------

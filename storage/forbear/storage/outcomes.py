@@ -96,7 +96,7 @@ def add_evidence(
         return
     asked = asked_for(op, case.wish)
     offered = escalations.offers(op, case.reason, holding.contract, now, asked=asked)
-    about = replace(about_of(case, holding), evidence=words)
+    about = replace(about_of(case, holding, now), evidence=words)
     text = case_text(op, case.reason, offered, now, holding, about)
     connection.execute(
         sa.update(cases).where(cases.c.id == case.id).values(text=text, revision=case.revision + 1)

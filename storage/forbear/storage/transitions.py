@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
-from forbear.rules import escalations
+from forbear.rules import escalations, reminders
 from forbear.rules.contract import Action, Contract
 from forbear.rules.facts import facts_of
 from forbear.rules.lifecycle import advance
@@ -155,6 +155,8 @@ class About:
     """What came in late."""
     asked_again: int | None = None
     """When people are told of it again, if nobody decides."""
+    abandoned_at: int | None = None
+    """When the contract gives it up then."""
 
 
 def insert_case(
@@ -254,8 +256,11 @@ def _open(
     contract = holding.contract if holding is not None else None
     asked = asked_for(op, about.wish)
     offered = escalations.offers(op, reason, contract, now, asked=asked)
-    if contract is not None and contract.remind:
-        about = replace(about, asked_again=now + contract.remind[0])
+    about = replace(
+        about,
+        asked_again=reminders.next_reminder(reminders.schedule(contract), now, 0, now),
+        abandoned_at=reminders.abandoned_at(contract, reason, now),
+    )
     values: dict[str, object] = {
         "id": f"esc_{ids.token(16)}",
         "operation_id": op.id,
@@ -317,6 +322,7 @@ def case_text(
         about=about.shared,
         wish=about.wish,
         asked_again=about.asked_again,
+        abandoned_at=about.abandoned_at,
     )
 
 
@@ -327,14 +333,16 @@ def asked_for(op: Operation, wish: Mapping[str, Any] | None) -> Option | None:
     return Option.RESUBMIT if op.final else None
 
 
-def about_of(case: Case, holding: Holding | None) -> About:
+def about_of(case: Case, holding: Holding | None, now: int) -> About:
     """What an open case says beside its operation, as it is now."""
-    if case.announced:
-        again = case.announce_at
-    else:
-        remind = holding.contract.remind if holding is not None else ()
-        again = case.opened_at + remind[0] if remind else None
-    return About(case.about, case.wish, asked_again=again)
+    contract = holding.contract if holding is not None else None
+    remind = reminders.schedule(contract)
+    return About(
+        case.about,
+        case.wish,
+        asked_again=reminders.next_reminder(remind, case.opened_at, case.announced, now),
+        abandoned_at=reminders.abandoned_at(contract, case.reason, case.opened_at),
+    )
 
 
 def _beside(op: Operation, *, ends: bool) -> tuple[Reason, ...]:

@@ -226,6 +226,8 @@ def sentence(scene: Scene) -> str:
             return "people were told of the open question"
         case Code.CASE_OPENED:
             return f"a person was told: {_word(scene.body.get('reason'), 'no reason')}"
+        case Code.CASE_CLOSED:
+            return f"the question was closed: {clip(str(scene.body.get('why') or ''), 120)}"
         case (
             Code.PAUSED
             | Code.RESUMED
