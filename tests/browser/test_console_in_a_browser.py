@@ -142,8 +142,11 @@ def test_the_keyboard_alone_reaches_a_decision(browser: Browser, place: Place) -
         page = fresh.new_page()
         page.goto(place.link())
         hand = Hand(page)
-        for name in ("Sign in", "Pay 80 EUR", "Approve"):
-            hand.goes_to(name)
+        hand.goes_to("Sign in")
+        hand.goes_to("Pay 80 EUR")
+        would_send = f"POST {place.api.base_url}/payments, account default"
+        expect(page.get_by_role("main")).to_contain_text(would_send)
+        hand.goes_to("Approve")
         expect(page.get_by_role("status").filter(has_text="decided approve")).to_be_visible()
         page.goto(f"{place.origin}/operations/{place.ids['asked']}")
         expect(page.locator(".state .badge")).to_have_text("succeeded", timeout=SOON)

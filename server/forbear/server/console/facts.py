@@ -6,7 +6,8 @@ import json
 from dataclasses import dataclass
 
 from forbear.rules.escalations import length
-from forbear.rules.model import Case, Operation
+from forbear.rules.model import Case, Certainty, Operation
+from forbear.rules.ports import Outbound
 from forbear.tools.record import Record
 from forbear.tools.texts import reason_in_words
 
@@ -30,11 +31,14 @@ class Fact:
 # --- a case -----------------------------------------------------------------------------------
 
 
-def case_lines(record: Record, case: Case, usual: str) -> list[Fact]:
+def case_lines(
+    record: Record, case: Case, usual: str, request: Outbound | None = None
+) -> list[Fact]:
     """What must be known to decide, in at most `MOST_LINES` lines.
 
     What the case text states is taken from there, as of the case's revision; how long it takes is
-    as of now. `usual` says how long the action takes as a rule.
+    as of now. `usual` says how long the action takes as a rule; `request` is the stored request of
+    the action, named as long as nothing was sent.
     """
     op = record.operation
     told = _labelled(case.text)
@@ -43,6 +47,7 @@ def case_lines(record: Record, case: Case, usual: str) -> list[Fact]:
     lines = [
         Fact("Why", _why(record, case, told)),
         Fact("The agent asks", _together(told, "Asked for", "Because", "Then")),
+        Fact("Would send", _would_send(op, request)),
         *_known(told),
         Fact("Time", f"{length(until - began)} so far; {usual}"),
         Fact("Purpose", f"“{op.purpose}” (the agent's words)" if op.purpose else ""),
@@ -51,6 +56,13 @@ def case_lines(record: Record, case: Case, usual: str) -> list[Fact]:
     if record.console is not None:
         lines.append(Fact("Look there", record.console, link=safe_link(record.console)))
     return [line for line in lines if line.text][:MOST_LINES]
+
+
+def _would_send(op: Operation, request: Outbound | None) -> str:
+    """What an approval lets out: method and address without its query, and for which account."""
+    if request is None or op.certainty is not Certainty.NOT_SENT:
+        return ""
+    return f"{request.method} {request.url.partition('?')[0]}, account {op.account}"
 
 
 def _labelled(text: str) -> dict[str, str]:

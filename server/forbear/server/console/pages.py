@@ -224,7 +224,7 @@ async def case(app: App, name: str, *, said: str | None = None, status: int = 20
         "record": record,
         "op": op,
         "case": one,
-        "lines": case_lines(record, one, usual(took)),
+        "lines": case_lines(record, one, usual(took), await app.store.read.request_of(op.id)),
         "choices": offered,
         "open_case": None if open_now else await app.store.read.open_case(op.id),
         "said": said,

@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from forbear.rules.escalations import length
 from forbear.rules.ports import Clock
@@ -41,6 +41,7 @@ class Paper:
             "line": lambda text: clip(str(text), LINE),
             "words": lambda text: str(text).replace("_", " "),
             "query": urlencode,
+            "code": code,
             "budgets": budgets,
         }
         self._templates.filters.update(filters)
@@ -84,6 +85,14 @@ def away(at: int, now: int) -> str:
         return "now"
     told = length(distance - distance % 60_000 if distance >= 60_000 else distance)
     return f"in {told}" if at > now else f"{told} ago"
+
+
+def code(text: str) -> Markup:
+    """Words of ours in which `backticks` mark what can be typed."""
+    parts = enumerate(escape(inert(text)).split("`"))
+    return Markup("").join(
+        Markup("<code>{}</code>").format(part) if index % 2 else part for index, part in parts
+    )
 
 
 def _harmless(value: object) -> object:

@@ -343,7 +343,9 @@ def _decisions_row(sheet: _Sheet, decisions: Sequence[Decision], scale: _Scale, 
         begin, end = (x - width, x + 8) if ends else (x - 8, x + width)
         middle = y + lanes.place(begin, end) * _LANE + _LANE / 2
         sheet.icon(x, middle, _PERSON, "story-person", _titled(each.at, each.words))
-        sheet.text(x - 12 if ends else x + 12, middle, each.words, "", "end" if ends else "start")
+        sheet.text(
+            x - 12 if ends else x + 12, middle, each.words, "line", "end" if ends else "start"
+        )
     return y + len(lanes.taken) * _LANE + 4
 
 
