@@ -14,6 +14,7 @@ from tests.storage.house import Quarter
 from tests.storage.world import ACTIONS, HOUR, MINUTE, PAGES, SECOND, Fate, World
 
 from forbear.rules.model import Option, Priority, State
+from forbear.storage import register
 
 HISTORIES = int(os.environ.get("FORBEAR_HISTORIES", "12"))
 """How many histories are tried; thousands when it runs at length."""
@@ -361,3 +362,19 @@ def test_a_retry_budget_comes_back_though_the_clock_was_set_back(world: World, b
     done = world.any.read(op)
     assert done.state is State.SUCCEEDED
     assert done.attempts.used > 1
+
+
+def test_what_a_provider_said_of_its_quota_is_forgotten_for_background_work_too(
+    world: World,
+) -> None:
+    """One request a day, it said; somebody has bought more."""
+    world.fates = (Fate("r=1"),)
+    for _ in range(2):
+        world.ask(task="low", priority=Priority.BACKGROUND)
+        world.run(MINUTE)
+    world.fates = (Fate(),)
+    world.any.write(lambda c: register.forget(c, "exp/acct_17/account", world.clock.now().wall))
+    op = world.ask(task="low", priority=Priority.BACKGROUND)
+    assert op is not None
+    world.run(MINUTE)
+    assert world.any.read(op).state is State.SUCCEEDED

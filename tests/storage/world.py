@@ -157,7 +157,7 @@ def scopes_of(action: str) -> tuple[str, ...]:
 # --- the provider ---------------------------------------------------------------------------
 
 RETRY_AFTER = {"limited": None, "limited_20": "20", "limited_4000": "4000"}
-QUOTAS = {"r=3": "r=3;t=30", "r=0": "r=0;t=20"}
+QUOTAS = {"r=3": "r=3;t=30", "r=0": "r=0;t=20", "r=1": "r=1;t=86400"}
 
 
 @dataclass(frozen=True, slots=True)

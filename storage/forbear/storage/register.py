@@ -223,7 +223,8 @@ def forget(connection: Connection, key: str, now: int) -> bool:
     if row is None:
         return False
     # One at a time from here on: what waited must not leave in a burst.
-    step = {"next_allowed_at": 0, "theoretical_arrival": now * 1_000, "slowed": 0}
+    arrivals = dict.fromkeys(_MICROSECONDS, now * 1_000)
+    step = {"next_allowed_at": 0, "slowed": 0, **arrivals}
     word = {"remaining": None, "reset_at": None, "source": None}
     _set(connection, key, now, {**step, **word})
     circuits.forget(connection, key, now)
