@@ -733,22 +733,107 @@ async def test_operations_are_filtered_and_paged_by_the_address(tmp_path: Path) 
         assert "provider=exp&amp;task=month-end&amp;after=" in page
 
 
-async def test_a_group_is_one_line_until_it_is_opened(tmp_path: Path) -> None:
+@asynccontextmanager
+async def group_of_three(home: Path) -> AsyncIterator[Console]:
     async def three(job: Driver) -> None:
         for dataset in ("a", "b", "c"):
             job.clock.advance(60_000)
             await job.submit(dataset=dataset)
-            await job.silence()
+            await job.answer(202, {"id": f"exp_{dataset}", "state": "queued"})
+            await job.answer(200, {"id": f"exp_{dataset}", "state": "paused"})
 
-    async with console(tmp_path / "home", three) as here:
-        with closing(sqlite3.connect(tmp_path / "home" / "forbear.db")) as store, store:
-            store.execute("UPDATE cases SET \"group\" = 'grp_1' WHERE number < 4")
+    async with console(home, three) as here:
+        with closing(sqlite3.connect(home / "forbear.db")) as store, store:
+            store.execute("UPDATE cases SET \"group\" = 'grp_1'")
+        yield here
+
+
+async def test_a_group_is_one_line_until_it_is_opened(tmp_path: Path) -> None:
+    async with group_of_three(tmp_path / "home") as here:
         browser = await here.signed_in()
         closed = (await browser.get("/")).text
-        assert closed.count('href="/escalations/') == 1
-        assert "and 2 more of group grp_1" in closed
+        assert closed.count('href="/escalations/') == 0
+        assert '<a id="group-1" href="/?group=grp_1">3 cases, grp_1</a>' in closed
         assert (await browser.get("/?group=grp_1")).text.count('href="/escalations/') == 3
         assert len((await browser.get("/inbox.json")).json()["cases"]) == 3
+
+
+@pytest.mark.requirement("E15")
+async def test_one_decision_counts_for_a_group_and_says_where_it_was_not_possible(
+    tmp_path: Path,
+) -> None:
+    async with group_of_three(tmp_path / "home") as here:
+        with closing(sqlite3.connect(tmp_path / "home" / "forbear.db")) as store, store:
+            store.execute("UPDATE cases SET reason = 'binding_mismatch' WHERE number = 3")
+        browser = await here.signed_in()
+        first, second, third = await here.app.store.read.open_cases()
+        page = f"/escalations/{first.id}"
+        shown = forms(await browser.get(page))
+        assert "group" not in shown["treat_as"]
+        assert shown["hold"]["group"] == "grp_1"
+        stale = {**shown["hold"], "revision": str(first.revision + 1)}
+        assert (await browser.post(page, data=stale)).status_code == 409
+        told = (await browser.post(page, data=shown["hold"])).text
+        assert told.count(": decided") == 2
+        assert "<strong>not possible</strong>, hold is not offered" in told
+        assert [one.id for one in await here.app.store.read.open_cases()] == [third.id]
+        for case in (first, second):
+            [decided] = await here.app.store.read.case_by(case.id)
+            assert decided.decision is not None
+            assert {"group": "grp_1", "channel": "console"}.items() <= decided.decision.items()
+        again = await browser.post(page, data=shown["hold"])
+        assert again.status_code == 409
+        assert len(await here.app.store.read.open_cases()) == 1
+
+
+async def test_a_decision_without_the_box_of_the_group_counts_for_its_case(tmp_path: Path) -> None:
+    async with group_of_three(tmp_path / "home") as here:
+        browser = await here.signed_in()
+        page = f"/escalations/{(await here.open_case()).id}"
+        form = forms(await browser.get(page))["hold"]
+        del form["group"]
+        assert (await browser.post(page, data=form)).status_code == 303
+        assert len(await here.app.store.read.open_cases()) == 2
+
+
+@pytest.mark.requirement("E05")
+async def test_what_is_over_is_done_anew_from_its_page_by_typing_it(tmp_path: Path) -> None:
+    async def fails(job: Driver) -> None:
+        await job.accepted()
+        await job.answer(200, {"id": "exp_71c", "state": "failed"})
+
+    async with console(tmp_path / "home", fails) as here:
+        browser = await here.signed_in()
+        [op] = await here.app.store.read.find()
+        page = f"/operations/{op.id}"
+        form = forms(await browser.get(page))["resubmit"]
+        assert (await browser.post(page, data=form)).status_code == 400
+        stale = {**form, "confirm": "resubmit", "revision": str(op.revision - 1)}
+        assert (await browser.post(page, data=stale)).status_code == 409
+        assert len(await here.app.store.read.find()) == 1
+        meant = await browser.post(page, data={**form, "confirm": "resubmit"})
+        assert meant.status_code == 303
+        [anew] = [one for one in await here.app.store.read.find() if one.id != op.id]
+        assert meant.headers["location"] == f"/operations/{anew.id}"
+        assert "resubmit" not in forms(await browser.get(page))
+        assert (await browser.post(page, data={**form, "confirm": "resubmit"})).status_code == 409
+        assert len(await here.app.store.read.find()) == 2
+
+
+@pytest.mark.requirement("E05")
+async def test_what_runs_is_cancelled_from_its_page_once(tmp_path: Path) -> None:
+    async with console(tmp_path / "home", goes_on) as here:
+        browser = await here.signed_in()
+        [op] = await here.app.store.read.find()
+        page = f"/operations/{op.id}"
+        form = forms(await browser.get(page))["cancel_at_provider"]
+        other = await browser.post(page, data={**form, "option": "abandon"})
+        assert other.status_code == 409
+        assert (await browser.post(page, data=form)).headers["location"] == page
+        [cancel] = await here.app.store.read.children(op.id)
+        assert cancel.kind == "cancel"
+        assert (await browser.post(page, data=form)).status_code == 409
+        assert len(await here.app.store.read.children(op.id)) == 1
 
 
 async def test_pauses_scopes_and_senders_stand_below_the_inbox(tmp_path: Path) -> None:

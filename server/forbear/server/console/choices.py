@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import assert_never
 
 from forbear.rules.decisions import Wish
-from forbear.rules.escalations import has_handle, may_send_again
+from forbear.rules.escalations import Offer, has_handle, may_send_again
 from forbear.rules.model import Case, Kind, Operation, Option
 from forbear.tools.wishes import BadWish, wish_of
 
@@ -67,6 +67,16 @@ def _choice(option: Option, offered: Mapping[str, object], op: Operation) -> Cho
         ),
         typed=str(option) if option in TYPED else None,
     )
+
+
+def choice_of(offer: Offer, op: Operation) -> Choice:
+    """An option that no case holds."""
+    offered = {
+        "label": offer.label,
+        "effect": offer.effect,
+        "parameters": dict(offer.parameters),
+    }
+    return _choice(offer.option, offered, op)
 
 
 def _field(name: str, value: object) -> Field | None:
@@ -199,6 +209,18 @@ def wish(form: Mapping[str, str], now: int) -> Wish:
         )
     except BadWish as error:
         raise BadWish(on_a_page(str(error))) from error
+
+
+def revision(form: Mapping[str, str]) -> int:
+    """Which state of the facts the form was made for.
+
+    Raises:
+        BadWish
+    """
+    text = form.get("revision", "")
+    if not (text.isascii() and text.isdecimal() and len(text) < 10):
+        raise BadWish("The form names no revision.")
+    return int(text)
 
 
 def on_a_page(text: str) -> str:

@@ -3,7 +3,6 @@ anything."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import median
@@ -11,17 +10,20 @@ from typing import Any
 
 from markupsafe import Markup
 
+from forbear.rules import escalations
 from forbear.rules.escalations import length
-from forbear.rules.model import Case, Operation, State
+from forbear.rules.model import Case, Operation, Option, Reason, Refusal, State
 from forbear.server.app import App
 from forbear.server.cli.home import NOBODY, senders
 from forbear.server.cli.reasons import obstacle
-from forbear.server.console.choices import choices
+from forbear.server.console.choices import Choice, choice_of, choices
 from forbear.server.console.facts import case_lines, facts
 from forbear.server.console.picture import story_svg
+from forbear.storage.deciding import Decided
 from forbear.tools import inbox as inboxes
 from forbear.tools import scopes
 from forbear.tools.answers import full, short
+from forbear.tools.office import TOGETHER
 from forbear.tools.times import rfc3339
 from forbear.tools.untrusted import inert_tree
 
@@ -30,6 +32,9 @@ ROWS = 25
 
 EVENTS = 50
 """Events on one page of the audit trail."""
+
+Outcome = tuple[inboxes.Entry, Decided | Refusal]
+"""A case of a group, and what became of a decision on it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,14 +55,6 @@ class Page:
 # --- inbox ------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
-    """A line of the inbox: one case, or the first of a group of `count`."""
-
-    entry: inboxes.Entry
-    count: int = 1
-
-
 async def inbox(app: App, *, group: str | None) -> Page:
     """Open cases, a group as one line unless it is `group`; scopes, pauses, and who can send."""
     now = app.clock.now().wall
@@ -66,7 +63,7 @@ async def inbox(app: App, *, group: str | None) -> Page:
     known = await scopes.known(app.store, now)
     data = {
         "as_of": rfc3339(now),
-        "cases": [{**entry.as_json(), "group": entry.case.group} for entry in entries],
+        "cases": [entry.as_json() for entry in entries],
         "scopes": known,
         "paused": [
             {"target": row["target"], "since": rfc3339(row["since"]), "by": row["by"]}
@@ -77,10 +74,11 @@ async def inbox(app: App, *, group: str | None) -> Page:
             for one in living
         ],
     }
+    rows = _rows(entries, group)
     shown = {
-        "rows": _rows(entries, group),
+        "rows": rows,
         "group": group,
-        "lines": inboxes.lines(entries) if entries else [],
+        "lines": inboxes.lines(rows) if rows else [],
         "scopes": [(one["scope"], scopes.in_words(one)) for one in known],
         "paused": paused,
         "living": living,
@@ -90,17 +88,14 @@ async def inbox(app: App, *, group: str | None) -> Page:
     return Page("inbox", title, data, shown, live=True)
 
 
-def _rows(entries: Sequence[inboxes.Entry], opened: str | None) -> list[Row]:
-    sizes = Counter(entry.case.group for entry in entries if entry.case.group is not None)
-    rows: list[Row] = []
-    told: set[str] = set()
-    for entry in entries:
-        group = entry.case.group
-        if group is None or group == opened or sizes[group] == 1:
-            rows.append(Row(entry))
-        elif group not in told:
-            told.add(group)
-            rows.append(Row(entry, sizes[group]))
+def _rows(
+    entries: Sequence[inboxes.Entry], opened: str | None
+) -> list[inboxes.Entry | inboxes.Together]:
+    """Cases, those of a group as one row; of the group that is opened, each."""
+    rows: list[inboxes.Entry | inboxes.Together] = []
+    for row in inboxes.collapsed(entries):
+        whole = isinstance(row, inboxes.Together) and row.case.group == opened
+        rows += row.entries if isinstance(row, inboxes.Together) and whole else [row]
     return rows
 
 
@@ -159,8 +154,13 @@ async def operations(app: App, filters: Filters) -> Page:
     return Page("operations", "Operations", data, shown)
 
 
-async def operation(app: App, operation_id: str) -> Page | None:
-    """One operation whole: its facts, its story as picture and text, what belongs to it."""
+async def operation(
+    app: App, operation_id: str, *, said: str | None = None, status: int = 200
+) -> Page | None:
+    """One operation whole: its facts, its story as picture and text, what belongs to it.
+
+    `said` is why the last decision was not carried out.
+    """
     op = await app.store.read.operation(operation_id)
     if op is None:
         return None
@@ -179,13 +179,23 @@ async def operation(app: App, operation_id: str) -> Page | None:
     shown = {
         "record": record,
         "op": op,
+        "unasked": [] if record.case else _unasked(app, op, record.as_of),
+        "said": said,
         "facts": facts(record),
         "next_step": data["next_step"],
         "picture": Markup(story_svg(op, events, attempts, record.as_of)),
         "children": children,
         "cases": cases,
     }
-    return Page("operation", _name(op), data, shown, live=True)
+    return Page("operation", _name(op), data, shown, status, live=True)
+
+
+def _unasked(app: App, op: Operation, now: int) -> list[Choice]:
+    """What may be decided although no case asks: to cancel what runs, to do anew what is over."""
+    contract = app.contracts.contracts().get(op.provider)
+    asked = Option.RESUBMIT if op.final else Option.CANCEL_AT_PROVIDER
+    offered = escalations.offers(op, Reason.REQUESTED, contract, now, asked=asked)
+    return [choice_of(each, op) for each in offered if each.option is asked]
 
 
 def _name(op: Operation) -> str:
@@ -211,6 +221,7 @@ async def case(app: App, name: str, *, said: str | None = None, status: int = 20
     took = await app.store.figures.durations(op.provider, op.action)
     open_now = one.closed_at is None
     offered = choices(one, op) if open_now else []
+    members = [] if one.group is None else await _members(app, one.group)
     stuck = None if op.final else await obstacle(app.store, op, app.contracts)
     data = {
         "as_of": rfc3339(record.as_of),
@@ -226,11 +237,36 @@ async def case(app: App, name: str, *, said: str | None = None, status: int = 20
         "case": one,
         "lines": case_lines(record, one, usual(took), await app.store.read.request_of(op.id)),
         "choices": offered,
+        "others": len(members) - 1 if open_now else 0,
+        "together": TOGETHER,
         "open_case": None if open_now else await app.store.read.open_case(op.id),
         "said": said,
         "stuck": stuck,
     }
     return Page("case", f"Case {one.number}: {_name(op)}", data, shown, status)
+
+
+async def _members(app: App, group: str) -> list[inboxes.Entry]:
+    """The open cases of a group."""
+    return [entry for entry in await app.office.inbox() if entry.case.group == group]
+
+
+def group(name: str, option: Option, outcomes: Sequence[Outcome]) -> Page:
+    """What one decision did to each case of a group, and where it was not possible."""
+    told = [
+        (entry, outcome.message if isinstance(outcome, Refusal) else None)
+        for entry, outcome in outcomes
+    ]
+    data = {
+        "group": name,
+        "option": str(option),
+        "cases": [
+            {"case": entry.case.id, "operation_id": entry.operation.id, "error": why}
+            for entry, why in told
+        ],
+    }
+    shown = {"group": name, "option": option, "outcomes": told}
+    return Page("group", f"Group {name}", data, shown)
 
 
 def usual(took: Sequence[int]) -> str:

@@ -54,9 +54,9 @@ class Paper:
         """The part of a page that changes by itself, in its frame."""
         return self._rendered("live.html", page, {**about, "part": True})
 
-    def live(self, page: Page) -> Markup:
+    def live(self, page: Page, about: Mapping[str, Any]) -> Markup:
         """What stands in that frame."""
-        return Markup(self._rendered(f"{page.name}_live.html", page, {}))
+        return Markup(self._rendered(f"{page.name}_live.html", page, about))
 
     def text(self, page: Page) -> str:
         return self._rendered(f"{page.name}.txt", page, {})

@@ -9,6 +9,7 @@ import hashlib
 import json
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote, urlencode
@@ -20,7 +21,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, RedirectRespons
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from forbear.rules.model import Refusal
+from forbear.rules.model import Option, Refusal
 from forbear.server import operator
 from forbear.server.app import App
 from forbear.server.console import choices, meters, pages
@@ -71,6 +72,7 @@ class _Site:
             *self._shown("/escalations/{id}", self._case),
             *self._shown("/audit", self._audit),
             Route("/escalations/{id}", self._decide, methods=["POST"]),
+            Route("/operations/{id}", self._decide_unasked, methods=["POST"]),
             Route("/healthz", self._health),
             Route("/healthz.txt", self._health),
             Route("/healthz.json", self._health),
@@ -120,7 +122,7 @@ class _Site:
         }
         if not page.live:
             return _Html(self._paper.page(page, about), page.status)
-        content = self._paper.live(page)
+        content = self._paper.live(page, about)
         seen = hashlib.sha256(content.encode()).hexdigest()[:16]
         query = {name: value for name, value in request.query_params.items() if name != "seen"}
         about |= {
@@ -193,25 +195,51 @@ class _Site:
         op = await self._app.store.read.operation(found[0].operation_id) if found else None
         if op is None:
             raise HTTPException(404)
+        case, again = found[0], partial(pages.case, self._app, name)
         try:
             wish = choices.wish(form, self._app.clock.now().wall)
+            revision = choices.revision(form)
         except BadWish as error:
-            return await self._undecided(request, str(error), 400)
-        revision = form.get("revision", "")
-        if not (revision.isascii() and revision.isdecimal() and len(revision) < 10):
-            return await self._undecided(request, "The form names no revision.", 400)
-        shown = replace(found[0], revision=int(revision))
-        by = operator.signature(self._app.store.path, "console", choices.comment(form))
+            return await self._undecided(request, again, str(error), 400)
+        by = self._by(form)
+        current = case.closed_at is None and case.revision == revision
+        if current and case.group is not None and form.get("group") == case.group:
+            outcomes = await self._app.office.decide_group(case.group, wish, by)
+            return self._html(request, pages.group(case.group, wish.option, outcomes))
+        shown = replace(case, revision=revision)
         outcome = await self._app.office.decide(shown, op, wish, by)
         if isinstance(outcome, Refusal):
-            return await self._undecided(request, _why_not(outcome), 409)
+            return await self._undecided(request, again, _why_not(outcome), 409)
         return RedirectResponse(f"/escalations/{quote(name)}", 303)
 
-    async def _undecided(self, request: Request, why: str, status: int) -> Response:
-        """The case as it is now, with the reason why nothing was decided."""
-        page = await pages.case(
-            self._app, request.path_params["id"], said=f"Nothing was decided. {why}", status=status
-        )
+    async def _decide_unasked(self, request: Request) -> Response:
+        """Carry out what no case asks about, once, on the operation as its page showed it."""
+        form = await signed_form(request, self._sessions)
+        if isinstance(form, Refused):
+            return PlainTextResponse(f"{form.why}\n", form.status)
+        op = await self._app.store.read.operation(request.path_params["id"])
+        if op is None:
+            raise HTTPException(404)
+        again = partial(pages.operation, self._app, op.id)
+        try:
+            wish = choices.wish(form, self._app.clock.now().wall)
+            shown = replace(op, revision=choices.revision(form))
+        except BadWish as error:
+            return await self._undecided(request, again, str(error), 400)
+        outcome = await self._app.office.decide_unasked(shown, wish, self._by(form))
+        if isinstance(outcome, Refusal):
+            return await self._undecided(request, again, _why_not(outcome), 409)
+        anew = outcome.follow_up if wish.option is Option.RESUBMIT else None
+        return RedirectResponse(f"/operations/{quote(anew.id if anew else op.id)}", 303)
+
+    def _by(self, form: Mapping[str, str]) -> dict[str, object]:
+        return operator.signature(self._app.store.path, "console", choices.comment(form))
+
+    async def _undecided(
+        self, request: Request, again: Callable[..., Awaitable[Page | None]], why: str, status: int
+    ) -> Response:
+        """The page as it is now, with the reason why nothing was decided."""
+        page = await again(said=f"Nothing was decided. {why}", status=status)
         if page is None:
             raise HTTPException(404)
         return self._html(request, page)
@@ -293,7 +321,7 @@ def _json(value: Mapping[str, Any], status: int = 200) -> Response:
     return Response(f"{text}\n", status, media_type="application/json")
 
 
-_ONE_FORM = ("sign_in", "stranger", "failed")
+_ONE_FORM = ("sign_in", "stranger", "failed", "group")
 
 
 def _here(request: Request) -> str:
