@@ -141,13 +141,10 @@ PENDING: dict[int, tuple[str, ...]] = {
     # Decisions
     4: (
         "E01",
-        "E02",
-        "E03",
         "E04",
         "E10",
         "E11",
         "E14",
-        "E15",
         "E16",
     ),
     # Trust
