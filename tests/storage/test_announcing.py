@@ -237,11 +237,12 @@ def test_an_undecided_wish_ends_and_its_job_goes_on(house: House) -> None:
 
 
 def fail(house: House, times: int, dataset: str = "sales") -> Operation:
+    failed: list[Operation] = []
     for _ in range(times):
-        op = house.send(house.new(dataset), REFUSED)
-        assert op.state is State.FAILED
+        failed.append(house.send(house.new(dataset), REFUSED))
+        assert failed[-1].state is State.FAILED
         house.clock.advance(1_000)
-    return op
+    return failed[-1]
 
 
 @pytest.mark.requirement("R19", "E13")

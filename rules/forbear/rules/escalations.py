@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import cast
 
 from forbear.rules.contract import Action, Contract, Effect, Job
 from forbear.rules.inert import inert
@@ -489,12 +490,8 @@ def _wish_lines(
     """What an agent asks for, why in its words, and what would likely follow."""
     option = str(wish.get("option"))
     label = next((offer.label for offer in offered if str(offer.option) == option), option)
-    given = wish.get("parameters")
-    parameters = (
-        ", ".join(f"{key} {value}" for key, value in given.items())
-        if isinstance(given, Mapping)
-        else ""
-    )
+    given = cast(Mapping[str, object], wish.get("parameters") or {})
+    parameters = ", ".join(f"{key} {value}" for key, value in given.items())
     lines = [f"Asked for: {label}{f' ({inert(parameters, 80)})' if parameters else ''}"]
     if wish.get("reason"):
         lines.append(f'Because: "{inert(str(wish["reason"]), 200)}" (agent\'s words)')

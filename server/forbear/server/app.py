@@ -19,7 +19,10 @@ from forbear.server.clock import SystemClock, SystemRandom
 from forbear.server.config import Settings
 from forbear.server.credentials import Credentials
 from forbear.server.feed import standard_input
+from forbear.server.notify import Herald
 from forbear.server.providers import Contracts
+from forbear.server.rounds import Rounds
+from forbear.server.standing import Clerk
 from forbear.server.upstream import Upstream
 from forbear.server.worker import Worker, listen
 from forbear.storage.store import Store
@@ -97,11 +100,30 @@ async def running(
             return
         async with Upstream(clock, contracts.target, credentials) as upstream:
             artifacts = Artifacts(settings.home / "artifacts")
-            carrier = Worker(store, contracts, upstream, artifacts, clock, role=role)
-            async with _supervised(carrier.run):
-                yield app
+            async with _rounds(app, upstream, credentials) as rounds:
+                carrier = Worker(
+                    store, contracts, upstream, artifacts, clock, role=role, rounds=rounds
+                )
+                async with _supervised(carrier.run):
+                    yield app
     finally:
         await store.close()
+
+
+@asynccontextmanager
+async def _rounds(app: App, upstream: Upstream, credentials: Credentials) -> AsyncIterator[Rounds]:
+    """The rounds of a process with a worker, and its webhook if the home has one."""
+    store, settings, clock = app.store, app.settings, app.clock
+    herald = None
+    if settings.notify is not None:
+        post, console = upstream.post, settings.console_url
+        herald = Herald(settings.notify, store, post, credentials, clock, console)
+    try:
+        clerk = Clerk(settings.standing, store, app.office, clock)
+        yield Rounds(store, app.contracts, clock, clerk, herald)
+    finally:
+        if herald is not None:
+            await herald.aclose()
 
 
 @asynccontextmanager

@@ -8,20 +8,27 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, TypedDict, cast
 
 from platformdirs import user_data_path
 
 from forbear.rules.notation import parse_duration
 from forbear.rules.taskbudget import USUAL, TaskLimits
 
+if TYPE_CHECKING:
+    from forbear.server.tables import Handover, Notify, Standing
+
 DEFAULT_CONSOLE = "127.0.0.1:8377"
 
 
-KNOWN = ("console", "console_url", "database_url", "log", "operator_token", "task")
+KNOWN = (
+    *("console", "console_url", "database_url", "log", "operator_token"),
+    *("handover", "notify", "standing", "task"),
+)
 """The keys of `config.toml`; in the environment each is FORBEAR_ and its name in capitals.
 
-`task` is a table, so it is in the file only.
+The last four are tables, so they are in the file only, but for FORBEAR_NOTIFY_WEBHOOK and
+FORBEAR_NOTIFY_SECRET.
 """
 
 
@@ -42,6 +49,9 @@ class Settings:
     log: str = "WARNING"
     task: TaskLimits = USUAL
     """What each task of an agent may use in all."""
+    notify: Notify | None = None
+    standing: tuple[Standing, ...] = ()
+    handover: tuple[Handover, ...] = ()
 
     @property
     def contracts(self) -> Path:
@@ -81,6 +91,7 @@ class Settings:
             operator_token=setting("operator_token"),
             log=_level(setting("log")),
             task=_task_limits(file.get("task", {}), home / "config.toml"),
+            **_told_and_answered(file, environment, home / "config.toml"),
         )
 
 
@@ -90,6 +101,35 @@ def _read(path: Path) -> Mapping[str, Any]:
     except (FileNotFoundError, NotADirectoryError):
         return {}
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise BadSettings(f"{path}: {error}") from error
+
+
+class _Answers(TypedDict, total=False):
+    notify: Notify | None
+    standing: tuple[Standing, ...]
+    handover: tuple[Handover, ...]
+
+
+def _told_and_answered(
+    file: Mapping[str, Any], environment: Mapping[str, str], path: Path
+) -> _Answers:
+    """`[notify]`, `[[standing]]` and `[[handover]]`, which few homes have."""
+    webhook = environment.get("FORBEAR_NOTIFY_WEBHOOK") or None
+    secret = environment.get("FORBEAR_NOTIFY_SECRET") or None
+    if not (webhook or secret or {"notify", "standing", "handover"} & set(file)):
+        return {}
+    # Only then: most commands start faster without.
+    from forbear.server.tables import read_handover, read_notify, read_standing
+
+    if secret is not None and not secret.startswith(("env:", "file:")):
+        secret = "env:FORBEAR_NOTIFY_SECRET"  # it is the secret itself
+    try:
+        return {
+            "notify": read_notify(file.get("notify"), webhook, secret),
+            "standing": read_standing(file.get("standing")),
+            "handover": read_handover(file.get("handover")),
+        }
+    except ValueError as error:
         raise BadSettings(f"{path}: {error}") from error
 
 

@@ -126,6 +126,11 @@ class Credentials:
                 )
                 return MissingCredential(f"[auth] scheme = {auth.scheme!r}", reason)
 
+    def secret(self, reference: str) -> str | MissingCredential:
+        """The value of a reference that lets nobody in anywhere: a key that signs what we send."""
+        found = self._read(reference)
+        return found if isinstance(found, MissingCredential) else found.value
+
     def _single(self, auth: Auth, reference: str | None) -> Credential | MissingCredential:
         secret = self._read(reference)
         if isinstance(secret, MissingCredential):

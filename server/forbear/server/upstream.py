@@ -48,6 +48,9 @@ KEEP_ALIVE = 3_000
 """Milliseconds after which an idle connection is not used again: below the 4 to 5 s after which
 common servers close theirs. Time asleep counts, for the server did not sleep."""
 
+_PEOPLE = ""
+"""What has the place of a provider's name where people are told: connections of their own."""
+
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # RFC 9110, section 5.6.2
 _VALUE = re.compile(r"(?:[\x21-\x7e](?:[\x20-\x7e\t]*[\x21-\x7e])?)?")
 _OURS = frozenset(
@@ -121,12 +124,28 @@ class Upstream:
         """
         self._spend(permit)
         exchange = _Exchange(permit, request, self._clock)
+        return await self._exchange(exchange, lambda: self._target(permit.provider, permit.account))
+
+    async def post(self, request: Outbound) -> Reply:
+        """Tell people something: one request to an address of the operator's own.
+
+        It needs no permit, for it reaches no provider, and gets no credential. All else is as for
+        `send`: the guard of addresses, no redirect, one try, the total time-out, the caps.
+        """
+        now, life = self._clock.now(), request.timeout
+        until, until_boot = now.wall + life, now.boot + life
+        permit = Permit("", "", 0, until, until_boot, now.boot_id, _PEOPLE, "")
+        exchange = _Exchange(permit, request, self._clock)
+        return await self._exchange(exchange, lambda: Target(request.url, Auth("none")))
+
+    async def _exchange(self, exchange: _Exchange, target: Callable[[], Target | None]) -> Reply:
+        request = exchange.request
         token = _current.set(exchange)
         body, fault, detail = b"", None, ""
         try:
             async with asyncio.timeout(request.timeout / 1000) as limit:
                 exchange.ends = limit.when() or 0.0
-                body = await self._run(exchange)
+                body = await self._run(exchange, target())
         except _Stop as stop:
             fault, detail = stop.fault, stop.detail
         except BodyFault as error:
@@ -163,11 +182,10 @@ class Upstream:
             self._used = {key: by for key, by in self._used.items() if by >= now}
         self._used[permit.attempt_id] = permit.send_by_boot
 
-    async def _run(self, exchange: _Exchange) -> bytes:
+    async def _run(self, exchange: _Exchange, target: Target | None) -> bytes:
         """The body of the whole answer; everything else is left in `exchange`."""
         permit, request = exchange.permit, exchange.request
         exchange.check_time()
-        target = self._target(permit.provider, permit.account)
         if target is None:
             raise _Stop("local", f"no contract for {permit.provider} is loaded")
         hosts = target.allow_hosts + request.allow_hosts

@@ -21,6 +21,7 @@ from forbear.rules.signals import Meaning, Signal
 from forbear.rules.steps import request_of
 from forbear.server.artifacts import Artifacts
 from forbear.server.providers import Contracts
+from forbear.server.rounds import Rounds
 from forbear.storage.errors import StoreError
 from forbear.storage.queries import Due
 from forbear.storage.reserving import Reserved
@@ -73,6 +74,7 @@ class Worker:
         clock: Clock,
         *,
         role: str,
+        rounds: Rounds | None = None,
     ) -> None:
         self._store = store
         self._contracts = contracts
@@ -80,6 +82,7 @@ class Worker:
         self._artifacts = artifacts
         self._clock = clock
         self._role = role
+        self._rounds = rounds
         self._busy: dict[str, asyncio.Task[None]] = {}
         self._released = asyncio.Event()
         """Something left `_busy`: it may have become due while it was passed over there."""
@@ -145,6 +148,8 @@ class Worker:
                 await self._store.write(ledger.recover)
                 await self._find_residents()
                 await self._renew_cases()
+                if self._rounds is not None:
+                    await self._rounds.go(self._elsewhere)
             except StoreError as error:
                 _log.warning("the store cannot be written: %s", error)
             await self._clock.sleep(HEARTBEAT)

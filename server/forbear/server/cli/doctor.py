@@ -126,6 +126,7 @@ async def _examined(home: Settings) -> list[Finding]:
             *await _layers(home, store),
             await _processes(store),
             _token(home),
+            _webhook(home),
         ]
 
 
@@ -258,3 +259,29 @@ def _token(home: Settings) -> Finding:
         )
         return Finding("operator token", told, None)
     return Finding("operator token", "known: cases can be decided without a terminal")
+
+
+def _webhook(home: Settings) -> Finding:
+    from forbear.server.clock import SystemClock
+    from forbear.server.credentials import Credentials
+    from forbear.tools.times import clock_time
+
+    what = "webhook"
+    if home.notify is None:
+        told = "none set: people learn of cases from the inbox and the console"
+        return Finding(what, told, None)
+    from forbear.server.notify import last, signing_key
+
+    key = signing_key(home.notify, Credentials())
+    if isinstance(key, str):
+        told, _, fix = key.partition(" -> ")
+        return Finding(what, told, False, fix or None)
+    known, now = last(home.home), SystemClock().now().wall
+    worked, failed = known.get("worked_at"), known.get("failed_at")
+    told = f"{home.notify.place}, from urgency {home.notify.urgency} on; "
+    told += "it has not been needed yet" if worked is None and failed is None else ""
+    told += f"last worked {clock_time(worked, now)}" if worked is not None else ""
+    if failed is not None and failed > (worked or 0):
+        told += f"{', ' if worked is not None else ''}failed {clock_time(failed, now)}"
+        return Finding(what, f"{told}: {known.get('why')}", False, "look at its receiver")
+    return Finding(what, told)
