@@ -307,6 +307,17 @@ def test_the_pages_of_a_read_are_no_repetitions(world: World) -> None:
     assert len(world.permits) == PAGES
 
 
+@pytest.mark.requirement("R07")
+def test_a_slot_that_is_free_again_is_used_at_once(world: World) -> None:
+    world.fates = (Fate(takes=20 * SECOND),)
+    start = world.true
+    for _ in range(4):
+        world.ask()
+    world.run(MINUTE)
+    assert [one.at - start < 20 * SECOND for one in world.permits] == [True, True, True, False]
+    assert world.permits[3].at - start == 20 * SECOND
+
+
 def test_an_outage_is_probed_in_time_though_the_clock_was_set_back(world: World) -> None:
     world.fates = (Fate("busy"),)
     for number in range(6):
