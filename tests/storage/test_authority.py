@@ -182,7 +182,7 @@ def test_what_is_decided_is_consumed_by_the_first_permit_and_named_on_it(calls: 
 def test_an_authorisation_for_another_request_or_time_lets_nothing_leave(
     calls: Calls, change: str
 ) -> None:
-    """An approval for amount 5 is not one for amount 500."""
+    """HU-01: an approval for amount 5 is not one for amount 500."""
     house = calls.house
     other = calls.new("note", text="other")
     op = calls.new("wire", amount=500, to="bob")

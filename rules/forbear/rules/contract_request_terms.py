@@ -299,7 +299,7 @@ def _input(raw: object, place: Place) -> Mapping[str, Any]:
     if not is_list(required):
         raise Fault("has required that is no list", 'write required = ["x"]')
     for index, needed in enumerate(required):
-        if needed not in properties:
+        if not isinstance(needed, str) or needed not in properties:
             place.at("required", index).complain(
                 f"{needed!r} is not among the properties", nearest(str(needed), properties)
             )
