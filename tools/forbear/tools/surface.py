@@ -17,12 +17,13 @@ import anyio
 from mcp.server import MCPServer
 from mcp.server.mcpserver import Context
 from mcp.server.mcpserver.resources import TextResource
-from mcp.types import CallToolResult, TextContent, Tool
+from mcp.types import CallToolResult, InputRequiredResult, TextContent, Tool
 
 from forbear.rules.model import Code, Refusal
 from forbear.tools import arguments as given
 from forbear.tools.answers import Data, operation_schema, refusal
 from forbear.tools.desk_port import DeskPort
+from forbear.tools.pointer import Pointers
 from forbear.tools.record import Record
 from forbear.tools.texts import instructions
 from forbear.tools.toolset import BY_NAME, TOOLS, Invocation
@@ -102,25 +103,33 @@ class _Surface(MCPServer[None]):
         self._client = client
         self._grace = grace
         self._listed = [tool.listed() for tool in TOOLS]
+        self._pointers = Pointers()
 
     async def list_tools(self) -> list[Tool]:
         return self._listed
 
     async def call_tool(
         self, name: str, arguments: dict[str, Any], context: Context[None, Any] | None = None
-    ) -> CallToolResult:
-        """Never raises but for cancellation: the agent gets a result that it can read."""
+    ) -> CallToolResult | InputRequiredResult:
+        """Never raises but for cancellation: the agent gets a result that it can read.
+
+        Where a person is asked, a client that can is first pointed at the page, once.
+        """
         tool = BY_NAME.get(name)
         if tool is None:
             return _refused(_unknown_tool(name, arguments))
         passed = given.read(name, tool.arguments, arguments)
         if isinstance(passed, Refusal):
             return _refused(passed)
-        call = Invocation(self._desk, self._client, _Progress(context).report)
+        told: list[Record] = []
+        call = Invocation(self._desk, self._client, _Progress(context).report, told.append)
         try:
             with anyio.fail_after(getattr(passed, "wait_seconds", 0) + self._grace):
                 answer = await tool.run(call, passed)
-            return _refused(answer) if isinstance(answer, Refusal) else _answered(answer)
+            if isinstance(answer, Refusal):
+                return _refused(answer)
+            first = [await self._pointers.show(name, record, context) for record in told]
+            return next(filter(None, first), _answered(answer))
         except TimeoutError:
             _log.error("%s did not answer in time", name)
             return _broken("Forbear did not answer in time; it goes on by itself.")

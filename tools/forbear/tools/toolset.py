@@ -27,6 +27,8 @@ class Invocation:
     desk: DeskPort
     client: str
     report: Report
+    tell: Callable[[Record], None]
+    """Called with the one operation that the answer is about."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +77,7 @@ async def _list_actions(call: Invocation, passed: given.ListActions) -> Data | R
 
 async def _submit_job(call: Invocation, passed: given.SubmitJob) -> Data | Refusal:
     return _in_short(
+        call,
         await call.desk.submit_job(
             provider=passed.provider,
             job=passed.job,
@@ -90,23 +93,25 @@ async def _submit_job(call: Invocation, passed: given.SubmitJob) -> Data | Refus
             wait_seconds=passed.wait_seconds,
             client=call.client,
             report=call.report,
-        )
+        ),
     )
 
 
 async def _check_status(call: Invocation, passed: given.CheckStatus) -> Data | Refusal:
     return _in_short(
+        call,
         await call.desk.check_status(
             passed.operation_id,
             wait_seconds=passed.wait_seconds,
             client=call.client,
             report=call.report,
-        )
+        ),
     )
 
 
 async def _fetch_result(call: Invocation, passed: given.FetchResult) -> Data | Refusal:
     return _in_short(
+        call,
         await call.desk.fetch_result(
             passed.operation_id,
             name=passed.name,
@@ -114,24 +119,26 @@ async def _fetch_result(call: Invocation, passed: given.FetchResult) -> Data | R
             wait_seconds=passed.wait_seconds,
             client=call.client,
             report=call.report,
-        )
+        ),
     )
 
 
 async def _cancel_job(call: Invocation, passed: given.CancelJob) -> Data | Refusal:
     return _in_short(
+        call,
         await call.desk.cancel_job(
             passed.operation_id,
             reason=passed.reason,
             wait_seconds=passed.wait_seconds,
             client=call.client,
             report=call.report,
-        )
+        ),
     )
 
 
 async def _read_api(call: Invocation, passed: given.ReadApi) -> Data | Refusal:
     return _in_short(
+        call,
         await call.desk.read_api(
             provider=passed.provider,
             call=passed.call,
@@ -144,12 +151,13 @@ async def _read_api(call: Invocation, passed: given.ReadApi) -> Data | Refusal:
             wait_seconds=passed.wait_seconds,
             client=call.client,
             report=call.report,
-        )
+        ),
     )
 
 
 async def _write_api(call: Invocation, passed: given.WriteApi) -> Data | Refusal:
     return _in_short(
+        call,
         await call.desk.write_api(
             provider=passed.provider,
             call=passed.call,
@@ -164,18 +172,19 @@ async def _write_api(call: Invocation, passed: given.WriteApi) -> Data | Refusal
             wait_seconds=passed.wait_seconds,
             client=call.client,
             report=call.report,
-        )
+        ),
     )
 
 
 async def _reconcile_write(call: Invocation, passed: given.ReconcileWrite) -> Data | Refusal:
     return _in_short(
+        call,
         await call.desk.reconcile_write(
             passed.operation_id,
             wait_seconds=passed.wait_seconds,
             client=call.client,
             report=call.report,
-        )
+        ),
     )
 
 
@@ -194,6 +203,7 @@ async def _operation_status(call: Invocation, passed: given.OperationStatus) -> 
         case Refusal():
             return found
         case Record():
+            call.tell(found)
             return full(found)
         case (records, next_cursor):
             return page(records, next_cursor)
@@ -201,13 +211,14 @@ async def _operation_status(call: Invocation, passed: given.OperationStatus) -> 
 
 async def _request_decision(call: Invocation, passed: given.RequestDecision) -> Data | Refusal:
     return _in_short(
+        call,
         await call.desk.request_decision(
             passed.operation_id,
             option=passed.option,
             reason=passed.reason,
             parameters=passed.parameters or {},
             client=call.client,
-        )
+        ),
     )
 
 
@@ -221,8 +232,11 @@ async def _end_task(call: Invocation, passed: given.EndTask) -> Data | Refusal:
     return ended if isinstance(ended, Refusal) else after_end(*ended, task=passed.task is not None)
 
 
-def _in_short(answer: Record | Refusal) -> Data | Refusal:
-    return answer if isinstance(answer, Refusal) else short(answer)
+def _in_short(call: Invocation, answer: Record | Refusal) -> Data | Refusal:
+    if isinstance(answer, Refusal):
+        return answer
+    call.tell(answer)
+    return short(answer)
 
 
 _FOUR: Data = {

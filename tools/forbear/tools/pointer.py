@@ -1,0 +1,80 @@
+"""The pointer in an agent's client: the page where a person decides, offered to be opened.
+
+It is an elicitation in URL mode (MCP 2025-11-25 and 2026-07-28) and never an authority: a client
+may answer it by itself, so what it answers changes nothing. Only the page itself decides.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import anyio
+from mcp.server.mcpserver import Context
+from mcp.types import ElicitRequest, ElicitRequestURLParams, InputRequiredResult
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+
+from forbear.rules.model import Case
+from forbear.tools.record import Record
+
+PATIENCE = 1.0
+"""Seconds that an answer waits for a client to take the pointer."""
+
+REPEATABLE = frozenset({"check_status", "operation_status", "reconcile_write"})
+"""Tools that a client may call a second time for one answer: nothing follows from it.
+
+From 2026-07-28 on a client is pointed somewhere by a first answer and calls the tool again for the
+second; a tool that submits or writes must not be called twice for that.
+"""
+
+_log = logging.getLogger(__name__)
+
+
+class Pointers:
+    """The pointers of one client: each case is pointed at once."""
+
+    def __init__(self) -> None:
+        self._shown: set[str] = set()
+
+    async def show(
+        self, tool: str, record: Record, context: Context[None, Any] | None
+    ) -> InputRequiredResult | None:
+        """Point the client at the open case of `record`, if there is one and it takes pointers.
+
+        Returns what to answer first where the protocol wants that, else None. Never raises for what
+        a client does or does not do, and takes no longer than `PATIENCE`.
+        """
+        case, url = record.case, record.decide_at
+        if context is None or case is None or url is None or not record.console_served:
+            return None
+        if case.id in self._shown or not _opens_pages(context):
+            return None
+        told = _message(case)
+        if context.protocol_version in MODERN_PROTOCOL_VERSIONS:
+            if tool not in REPEATABLE:
+                return None
+            self._shown.add(case.id)
+            page = ElicitRequest(params=ElicitRequestURLParams(message=told, url=url))
+            return InputRequiredResult(input_requests={case.id: page}, request_state=case.id)
+        self._shown.add(case.id)
+        try:
+            with anyio.move_on_after(PATIENCE):
+                await context.elicit_url(told, url, case.id)
+        except Exception as error:
+            _log.debug("the client was not pointed at case %s: %s", case.id, error)
+        return None
+
+
+def _opens_pages(context: Context[None, Any]) -> bool:
+    """Whether the client declared `elicitation.url`; an empty `elicitation` means forms alone."""
+    declared = context.client_capabilities
+    elicitation = declared.elicitation if declared is not None else None
+    return elicitation is not None and elicitation.url is not None
+
+
+def _message(case: Case) -> str:
+    """The same words each time, with nothing of a provider or an agent in them."""
+    return (
+        f"A person is asked about {case.operation_id} ({case.reason}). The page shows the facts "
+        "and the options; opening it decides nothing."
+    )
