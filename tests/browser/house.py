@@ -207,6 +207,7 @@ async def _work(home: Path, api: Provider) -> dict[str, str]:
         agent = _Agent(client)
         api.job("exp_1", ["queued", "done"], result={"rows": 3})
         done = await agent.job("export", "sales-2025", "succeeded")
+        await agent.call("fetch_result", "succeeded", operation_id=done)
         api.job("exp_2", ["queued", "running", "running", "running", "done"], result={"rows": 7})
         stopped = await agent.job("export", "sales-2026", "escalated")
         api.job("exp_3", ["queued", HOSTILE])
@@ -261,7 +262,6 @@ class _Agent:
         operation_id: str = answer["operation_id"]
         async with asyncio.timeout(PATIENCE):
             while answer["state"] != state:
-                answer = await call(
-                    self.client, "check_status", operation_id=operation_id, wait_seconds=2
-                )
+                await asyncio.sleep(0.2)
+                answer = await call(self.client, "operation_status", operation_id=operation_id)
         return operation_id

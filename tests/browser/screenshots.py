@@ -52,8 +52,36 @@ def shoot(running: Browser, out: Path, link: str, ids: Mapping[str, str]) -> int
     found += _four(running, out, "link-used", link, None)
     for name, address in pages(page, origin, ids):
         found += _four(running, out, name, address, state)
+    if ids:
+        for name, address in _decided(page, origin, ids):
+            found += _four(running, out, name, address, state)
+        _refused(first.new_page(), out, origin)
     first.close()
     return found
+
+
+def _decided(page: Page, origin: str, ids: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """A case that was decided, and an operation that went on by it."""
+    page.goto(f"{origin}/operations/{ids['stopped']}")
+    page.locator("#to-case").click()
+    page.get_by_role("button", name="Extend").click()
+    page.get_by_role("link", name="See it go on").wait_for()
+    yield "case-decided", page.url
+    page.get_by_role("link", name="See it go on").click()
+    page.locator(".badge.succeeded").first.wait_for()
+    yield "operation-extended", page.url
+
+
+def _refused(page: Page, out: Path, origin: str) -> None:
+    """What somebody sees whose decision another was faster with."""
+    page.goto(f"{origin}/")
+    page.get_by_role("link", name="Transfer 125 EUR").click()
+    other = page.context.new_page()
+    other.goto(page.url)
+    other.get_by_role("button", name="Abandon").click()
+    page.get_by_role("button", name="Confirm not done").click()
+    page.get_by_role("alert").wait_for()
+    page.screenshot(path=out / "case-refused-light-wide.png", full_page=True)
 
 
 def sign_in(page: Page) -> None:
