@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import re
 import signal
@@ -424,6 +425,16 @@ def _all_of(home: Path) -> tuple[list[object], dict[str, bytes]]:
 @pytest.mark.requirement("C05")
 async def test_text_of_others_is_inert_on_every_page(tmp_path: Path) -> None:
     async with console(tmp_path / "home", hostile) as here:
+        # The rules make most of it harmless before it is stored; the pages do not rely on that.
+        with closing(sqlite3.connect(tmp_path / "home" / "forbear.db")) as store, store:
+            bad = f"{EVIL}{HIDDEN}"
+            for column in ("label", "purpose", "provider_state", "provider_job"):
+                store.execute(f"UPDATE operations SET {column} = ?", [bad])
+            options = [{"id": "hold", "label": bad, "effect": bad, "parameters": {"until": bad}}]
+            store.execute("UPDATE cases SET text = text || ?", [f"\nShared: {bad}"])
+            store.execute("UPDATE cases SET options = ?", [json.dumps(options)])
+            by = json.dumps({"operator": bad})
+            store.execute("INSERT INTO pauses VALUES (?, 1, ?)", [bad, by])
         browser = await here.signed_in()
         hidden = re.compile(
             "[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b\u200e\u200f\u202a-\u202e\u2066-\u2069]"
