@@ -445,7 +445,11 @@ def _decided(scene: Scene) -> str:
     return told
 
 
-_AT = {"terminal": " at a terminal", "token": " with the operator token"}
+_AT = {
+    "terminal": " at a terminal",
+    "token": " with the operator token",
+    "console": " in the console",
+}
 
 
 # --- what followed --------------------------------------------------------------------------

@@ -342,4 +342,5 @@ def _strange(status: int) -> Page:
 
 
 def _why_not(refusal: Refusal) -> str:
-    return choices.on_a_page(f"{refusal.message}.")
+    told = refusal.message
+    return choices.on_a_page(f"{told[:1].upper()}{told[1:]}.")
