@@ -109,9 +109,11 @@ class Terminal:
 
     def until(self, text: str) -> None:
         """Read on until the screen shows `text`."""
+        quiet = 0
         while text.encode() not in self.seen:
             over = self.child.poll() is not None
-            assert self._read(1.0) or not over, self.seen.decode()
+            quiet = 0 if self._read(1.0) else quiet + 1
+            assert quiet < (1 if over else 60), f"no {text!r} in {self.seen.decode()}"
 
     def end(self) -> int:
         """The exit code, once it is over and everything that it wrote is seen."""

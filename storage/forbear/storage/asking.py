@@ -107,10 +107,7 @@ def ask_oneself(
             op.id,
         )
     wish: dict[str, object] = {"option": str(option), "at": now}
-    made = insert_case(connection, op, Reason.REQUESTED, now, ids, holding, About(wish=wish))
-    told = {"case": made.id, "reason": str(made.reason), "option": str(option)}
-    audit.append(connection, op.id, now, audit.Code.CASE_OPENED, told)
-    return made
+    return insert_case(connection, op, Reason.REQUESTED, now, ids, holding, About(wish=wish))
 
 
 def _join(

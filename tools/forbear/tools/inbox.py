@@ -139,7 +139,7 @@ class Together:
         oldest = max(self.entries, key=lambda entry: entry.now - entry.case.opened_at)
         reasons = {str(entry.case.reason).replace("_", " ") for entry in self.entries}
         shared = next((entry.case.about for entry in self.entries if entry.case.about), None)
-        known = " or ".join(sorted(reasons)) + (f": {shared}" if shared else "")
+        known = f"{' or '.join(sorted(reasons))}: {shared or self.entries[0].operation.provider}"
         name = f"{len(self.entries)} cases, {self.case.group}"
         return (number, urgency, oldest.cells[2], left, name, clip(known, KNOWN), first)
 

@@ -11,8 +11,8 @@ from functools import partial
 
 from forbear.rules.contract import Job
 from forbear.rules.decisions import Wish
-from forbear.rules.escalations import has_handle, may_send_again
-from forbear.rules.model import Case, Code, Operation, Option, Refusal, State
+from forbear.rules.escalations import has_handle, resumable
+from forbear.rules.model import Case, Code, Kind, Operation, Option, Refusal, State
 from forbear.rules.ports import Clock, Outbound
 from forbear.storage import audit, unasked
 from forbear.storage.accepting import Draft
@@ -143,11 +143,35 @@ class Office:
             dropped = None if dry_run else await self._store.write(drop)
             return dropped or op
         case = await self._store.read.open_case(op.id)
+        stopped = op.state is State.ESCALATED and not has_handle(op) and resumable(op)
+        if case is not None and stopped:
+            return await self.decide(case, op, Wish(Option.ABANDON), by, dry_run=dry_run)
+        refusal = await self._not_cancellable(op)
+        if refusal is not None:
+            return refusal
+        wish = Wish(Option.CANCEL_AT_PROVIDER)
         if case is not None:
-            nothing_there = not has_handle(op) and may_send_again(op)
-            option = Option.ABANDON if nothing_there else Option.CANCEL_AT_PROVIDER
-            return await self.decide(case, op, Wish(option), by, dry_run=dry_run)
-        return await self.decide_unasked(op, Wish(Option.CANCEL_AT_PROVIDER), by, dry_run=dry_run)
+            return await self.decide(case, op, wish, by, dry_run=dry_run)
+        return await self.decide_unasked(op, wish, by, dry_run=dry_run)
+
+    async def _not_cancellable(self, op: Operation) -> Refusal | None:
+        """Why the provider cannot be asked to cancel, in more words than that it is not offered."""
+        holding = self._book.holding(op.provider, op.action)
+        job = holding.action if holding is not None else None
+        cancels = await self._store.read.children(op.id, Kind.CANCEL)
+        asked = next((one.id for one in cancels if not one.final), None)
+        if op.final:
+            why = f"{op.id} is over: {op.state}"
+        elif not has_handle(op):
+            why = f"{op.id} is {op.state}, and the provider's id of it is not known"
+        elif not isinstance(job, Job) or job.cancel is None:
+            why = f"the contract of {op.provider} names no way to cancel {op.action}"
+        elif asked is not None:
+            why = f"{asked} asks the provider to cancel it already"
+        else:
+            return None
+        look = f"forbear show {asked or op.id} tells more"
+        return Refusal(Code.OPTION_NOT_OFFERED, why, look, op.id)
 
     async def raw(self, op: Operation, reason: str, by: Mapping[str, object]) -> Raw:
         """What was sent and answered, word for word; that somebody looked is recorded first."""

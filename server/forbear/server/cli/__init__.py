@@ -14,6 +14,7 @@ from collections.abc import Sequence
 import typer
 
 from forbear.server.cli import (
+    asked,
     brakes,
     console,
     contracts,
@@ -23,6 +24,7 @@ from forbear.server.cli import (
     serving,
     setup,
     trying,
+    watching,
 )
 from forbear.server.cli.terminal import (
     Failure,
@@ -37,7 +39,6 @@ app = typer.Typer(
     name="forbear",
     help="Lets AI agents wait on external jobs without looping, and write without repeating.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -46,7 +47,9 @@ doctor.register(app)
 serving.register(app)
 trying.register(app)
 reading.register(app)
+asked.register(app)
 deciding.register(app)
+watching.register(app)
 console.register(app)
 contracts.register(app)
 brakes.register(app)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from forbear.server.cli import completing
 from forbear.server.cli.home import (
     NOBODY,
     is_new,
@@ -16,10 +17,17 @@ from forbear.server.cli.home import (
     run,
     settings,
 )
-from forbear.server.cli.terminal import Failure, remark, say, say_json, style_of
+from forbear.server.cli.terminal import (
+    Failure,
+    at_a_terminal,
+    remark,
+    say,
+    say_json,
+    style_of,
+)
 
 if TYPE_CHECKING:
-    from forbear.rules.model import Case, Operation
+    from forbear.rules.model import Operation
     from forbear.server.app import App
     from forbear.storage.store import Store
 
@@ -27,7 +35,9 @@ AsJson = Annotated[bool, typer.Option("--json", help="As JSON on standard output
 Name = Annotated[
     str,
     typer.Argument(
-        metavar="OP|NUMBER", help="An operation's id, how it begins, or a number of the inbox."
+        metavar="OP|CASE|NUMBER",
+        help="An operation's or a case's id, how it begins, or a number of the inbox.",
+        autocompletion=completing.operations,
     ),
 ]
 
@@ -107,15 +117,33 @@ def _table(found: list[Operation]) -> None:
 # --- show -----------------------------------------------------------------------------------
 
 
-def show(name: Name, as_json: AsJson = False) -> None:
+def show(
+    name: Name,
+    raw: Annotated[
+        bool,
+        typer.Option("--raw", help="Requests and answers word for word; needs --reason."),
+    ] = False,
+    reason: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="Why you look; kept in the audit trail.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
     """Tell the whole story of one operation, with its case and options if it waits for you."""
     home = settings()
+    why_raw = (reason or "").strip()
+    if raw and not why_raw:
+        raise Failure("Looking at raw bodies is recorded: add --reason TEXT to say why you look.")
+    if reason is not None and not raw:
+        raise Failure("--reason belongs to --raw; leave it out.")
 
     async def shown() -> None:
         from forbear.server.app import running
 
         async with running(home, role="cli", worker=False) as app:
             op = await operation(app.store, name)
+            if raw:
+                await _show_raw(app, op, why_raw, as_json=as_json)
+                return
             if as_json:
                 await _show_json(app, op)
             else:
@@ -123,6 +151,19 @@ def show(name: Name, as_json: AsJson = False) -> None:
             await remark_if_nobody_sends(app.store)
 
     run(shown)
+
+
+async def _show_raw(app: App, op: Operation, reason: str, *, as_json: bool) -> None:
+    from forbear.server.cli.plan import raw_json, show_raw
+    from forbear.server.operator import signature
+
+    channel = "terminal" if at_a_terminal() else "command line"
+    found = await app.office.raw(op, reason, signature(app.store.path, channel))
+    if as_json:
+        say_json(raw_json(op, found))
+    else:
+        show_raw(op, found)
+    remark("That you looked, and why, is in the audit trail.")
 
 
 async def _show_json(app: App, op: Operation) -> None:
@@ -138,10 +179,14 @@ async def _show_json(app: App, op: Operation) -> None:
 
 
 async def _show(app: App, op: Operation) -> None:
+    from forbear.rules.escalations import may_be_resubmitted
+    from forbear.server.cli.plan import facts, show_case
     from forbear.tools.texts import next_step
 
     record = await app.desk.record(op, story_told=True)
-    for line in _head(op):
+    request = await app.store.read.request_of(op.id)
+    headers, _ = await app.store.read.last_answer(op.id) or ([], b"")
+    for line in [*_head(op), *facts(op, request, headers)]:
         say(line)
     say(f"For the agent: {next_step(record)}")
     say()
@@ -155,7 +200,9 @@ async def _show(app: App, op: Operation) -> None:
     result_lines(op)
     if record.case is not None:
         say()
-        show_case(record.case)
+        show_case(record.case, op, record.as_of)
+    elif may_be_resubmitted(op):
+        say(f"To have it done anew on purpose: forbear decide {op.id} resubmit")
 
 
 def _tell(timeline: tuple[str, ...], receipt: str | None) -> None:
@@ -208,25 +255,6 @@ def _head(op: Operation) -> list[str]:
         " · ".join(f"{what} {one.used} of {one.max}" for what, one in budgets.items() if one.max)
     )
     return lines
-
-
-def show_case(case: Case) -> None:
-    """A case as a person decides on it: the text, then each option with its command."""
-    say(f"Case {case.number} ({case.id})", "bold yellow")
-    say(case.text)
-    say()
-    for option in case.options:
-        say(f"  {option['label']}: {option['effect']}")
-        say(f"      forbear decide {case.number} {option['id']}{_needed(str(option['id']))}")
-
-
-def _needed(option: str) -> str:
-    return {
-        "treat_as": " --as waiting|blocked|failed|cancelled",
-        "confirm_done": " --reference ID",
-        "hold": " [--until TIME]",
-        "extend": " [--minutes N] [--requests N]",
-    }.get(option, "")
 
 
 # --- why ------------------------------------------------------------------------------------
