@@ -132,13 +132,17 @@ def spacing(scope: Scope, seen: ScopeState, now: int) -> tuple[int, int]:
     The published rate, made slower by 429s, or what the provider says is left, spread over the
     time that it must last (RateLimit draft -11, section 2: not more than r within t).
     """
-    slow = slowness(seen, now)
-    own = pace(scope) << slow
+    own = own_spacing(scope, seen, now)
     left = _left(seen, now)
     stated = (seen.reset_at - now) * 1_000 // max(1, left) if left and seen.reset_at else 0
     if stated > own:
         return stated, 1
-    return own, 1 if slow else burst(scope)
+    return own, 1 if slowness(seen, now) else burst(scope)
+
+
+def own_spacing(scope: Scope, seen: ScopeState, now: int) -> int:
+    """Microseconds between two requests by the published rate, as 429s have slowed it."""
+    return pace(scope) << slowness(seen, now)
 
 
 def _left(seen: ScopeState, now: int) -> int | None:
@@ -163,10 +167,12 @@ def take(one: Shared, op: Operation, now: int, *, observes: bool) -> Taken | Lat
         return Later(seen.next_allowed_at + _queue(one, step), WaitingFor.SCOPE, known=seen.first)
     if _left(seen, now) == 0 and seen.reset_at is not None:
         return Later(seen.reset_at + _queue(one, step), WaitingFor.SCOPE, known=seen.first)
-    arrival, early = _arrival(seen.theoretical_arrival, now, step, at_once)
+    least, until_reset = own_spacing(scope, seen, now), _quota_ends(seen, now)
+    taken, early = _arrival(seen.theoretical_arrival, now, step, at_once, least, until_reset)
     reserved, keeps = None, _reserved(scope, op)
     if keeps:
-        reserved, late = _arrival(seen.background_arrival, now, ceil(step / (1 - keeps)), 1)
+        slower, less = ceil(step / (1 - keeps)), ceil(least / (1 - keeps))
+        reserved, late = _arrival(seen.background_arrival, now, slower, 1, less, until_reset)
         early = max(early, late)
     if early > 0:
         until = now + -(-early // 1_000) + _queue(one, step)
@@ -176,14 +182,27 @@ def take(one: Shared, op: Operation, now: int, *, observes: bool) -> Taken | Lat
         return Later(until, WaitingFor.SLOT)
     if not seen.first:
         return Later(now + max(1, _queue(one, step)), WaitingFor.SCOPE)
-    next_at = now + max(0, -(-(arrival - step * (at_once - 1) - now * 1_000) // 1_000))
-    return Taken(one.key, arrival, reserved, next_at, probes=seen.circuit is not None)
+    next_at = now + max(0, -(-(taken - step * (at_once - 1) - now * 1_000) // 1_000))
+    return Taken(one.key, taken, reserved, next_at, probes=seen.circuit is not None)
 
 
-def _arrival(theoretical: int, now: int, step: int, at_once: int) -> tuple[int, int]:
-    """The bucket after one more request, and by how many microseconds that is too early."""
+def _arrival(
+    theoretical: int, now: int, step: int, at_once: int, least: int, until: int | None
+) -> tuple[int, int]:
+    """The bucket after one more request, and by how many microseconds that is too early.
+
+    A quota is spread over the time until its reset (`until`, microseconds) and no further; the
+    published rate (`least`) counts in any case.
+    """
     arrival = max(theoretical, now * 1_000)
+    if until is not None:
+        step = max(least, min(step, until - arrival))
     return arrival + step, arrival - step * (at_once - 1) - now * 1_000
+
+
+def _quota_ends(seen: ScopeState, now: int) -> int | None:
+    """When a quota that the provider told of is whole again, microseconds."""
+    return None if not _left(seen, now) or seen.reset_at is None else seen.reset_at * 1_000
 
 
 def _queue(one: Shared, step: int) -> int:

@@ -444,6 +444,7 @@ class Ledger:
             .where(attempts.c.id == reserved.permit.attempt_id)
             .values(late=True, outcome=outcome, **facts)
         )
+        limits.learn_late(connection, reserved, signal, now)
         body: dict[str, object] = {
             "attempt": reserved.permit.attempt_id,
             "outcome": outcome,

@@ -16,6 +16,7 @@ from forbear.rules.lifecycle import Event
 from forbear.rules.model import Operation, Reason
 from forbear.rules.ports import Random, Reply
 from forbear.rules.quotas import Quota
+from forbear.rules.schedule import stated_wait
 from forbear.rules.signals import Meaning, Signal
 from forbear.rules.verdicts import Verdict, stop
 from forbear.storage import circuits, queueing, register
@@ -95,6 +96,15 @@ def learn(
                 ids=random,
             )
         queueing.call_next(connection, key, now, now)
+
+
+def learn_late(connection: Connection, reserved: Reserved, signal: Signal, now: int) -> None:
+    """A 429 that comes after its attempt was given up still closes the scope that it is about."""
+    wait = stated_wait(signal)
+    if signal.meaning is not Meaning.RATE_LIMITED or wait is None:
+        return
+    for key, _ in _limited(reserved, signal):
+        register.block(connection, key, now + wait, str(signal.meaning), now)
 
 
 def _limited(reserved: Reserved, signal: Signal) -> list[tuple[str, Scope]]:

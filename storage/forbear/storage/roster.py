@@ -9,9 +9,9 @@ from sqlalchemy import Connection
 
 from forbear.rules.model import Operation, WaitingFor
 from forbear.storage import audit
+from forbear.storage import register as shared
 from forbear.storage.liveness import Liveness
-from forbear.storage.register import usable_credentials
-from forbear.storage.schema import LIVE, attempts, operations, processes, scopes
+from forbear.storage.schema import LIVE, attempts, operations, processes
 
 
 def register(
@@ -51,7 +51,7 @@ def left_to_others(
     """
     if waiting_for is not WaitingFor.CREDENTIAL:
         return False
-    usable = usable_credentials(connection, op)
+    usable = shared.usable_credentials(connection, op)
     if usable is None:
         return False
     able = {pairing(op.binding, credential) for credential in usable} or {op.binding}
@@ -82,16 +82,7 @@ def rewind(connection: Connection, now: int) -> int:
     for row in moved:
         body = {"because": "the clock was set back", "next_at": row.next_at}
         audit.append(connection, row.id, now, audit.Code.CHECK_MOVED, body)
-    early = scopes.c.updated_at - now
-    connection.execute(
-        sa.update(scopes)
-        .where(scopes.c.updated_at > now)
-        .values(
-            next_allowed_at=scopes.c.next_allowed_at - early,
-            theoretical_arrival=scopes.c.theoretical_arrival - early * 1_000,
-            updated_at=now,
-        )
-    )
+    shared.rewind(connection, now)
     return len(moved)
 
 
