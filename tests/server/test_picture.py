@@ -328,6 +328,15 @@ def test_a_long_quiet_stretch_is_broken_so_that_the_rest_stays_apart() -> None:
     assert any("gap" in (node.get("class") or "") for node in wide.root.iter())
 
 
+def test_no_quiet_stretch_takes_more_than_its_share() -> None:
+    """Two minutes of waiting for an approval that may come until tomorrow."""
+    op = replace(WAITING, **NOT_SENT, created_at=START, approve_by=START + 86_400_000)
+    wide, _ = drawn(op, [event(1, START, "accepted", set={"state": "queued"})])
+    (now,), (until,) = wide.lines(Rule.NOW), wide.lines(Rule.APPROVE)
+    places = [float(re.findall(r"[\d.]+", node.attrib["d"])[0]) for node in (now, until)]
+    assert places[1] - places[0] < 0.35 * wide.width
+
+
 @pytest.mark.anyio
 async def test_hundreds_of_polls_become_few_marks_with_their_number(tmp_path: Path) -> None:
     async with driver(tmp_path, LONG) as job:
@@ -342,6 +351,14 @@ async def test_hundreds_of_polls_become_few_marks_with_their_number(tmp_path: Pa
         assert sum(map(int, counts)) + singles == 301
         assert layout.height < 2_500
     assert sum(words.startswith(Source.BACKOFF) for words in both[0].words) == 1
+
+
+def test_what_happens_in_one_moment_is_told_in_the_order_in_which_it_can() -> None:
+    op = replace(WAITING, created_at=START, deadline_at=START + MINUTE, expected_at=None)
+    events = [event(1, START, "answered", attempt="a", event="accepted", http=202)]
+    _, narrow = drawn(op, events, START)
+    order = [narrow.words.index(words) for words in ("asked for", "submitted", "now", "deadline")]
+    assert order == sorted(order)
 
 
 def test_nothing_that_happened_is_a_picture_too() -> None:

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from html import escape
 from itertools import accumulate, groupby, pairwise
+from math import inf
 
 from forbear.rules.model import Attempt, AuditEvent, Operation
 from forbear.server.console.moments import (
@@ -201,23 +202,28 @@ class _Scale:
 def _scale(times: Sequence[int], begin: float, length: float) -> _Scale:
     times = times if len(times) > 1 else (times[0], times[0] + _SECOND)
     gaps = [after - before for before, after in pairwise(times)]
-    cap = _cap(gaps)
-    cuts = frozenset(index for index, gap in enumerate(gaps) if gap > 2 * cap)
+    cap, shortest = _cap(gaps)
+    cuts = frozenset(index for index, gap in enumerate(gaps) if gap >= shortest)
     kept = [cap if index in cuts else gap for index, gap in enumerate(gaps)]
     unit = length / sum(kept)
     return _Scale(times, [begin + unit * each for each in accumulate(kept, initial=0)], cuts, unit)
 
 
-def _cap(gaps: Sequence[int]) -> float:
-    """The length to which the longest gaps are cut, so that each takes its share at most."""
+def _cap(gaps: Sequence[int]) -> tuple[float, float]:
+    """The length that long stretches are cut to, and how long a stretch is that is cut.
+
+    As few are cut as leave no other twice as long as they are shown.
+    """
     longest = sorted(gaps, reverse=True)
     rest = float(sum(gaps))
+    cap = shortest = inf
     for number, gap in enumerate(longest[:3], start=1):
         rest -= gap
-        cap = max(_SHORTEST, _SHARE * rest / (1 - _SHARE * number))
-        if rest > 0 and longest[number] <= 2 * cap:
-            return cap
-    return float(longest[0])
+        shown = max(_SHORTEST, _SHARE * rest / (1 - _SHARE * number))
+        if rest <= 0 or gap <= 2 * min(shown, cap):
+            break
+        cap, shortest = shown, gap
+    return cap, shortest
 
 
 # --- what stands close together -------------------------------------------------------------
@@ -503,7 +509,7 @@ def _day(stop: _Stop) -> str:
 
 
 def _stops(shown: Moments, scale: _Scale) -> list[_Stop]:
-    items: list[Request | Decision | Line] = [*shown.requests, *shown.decisions, *shown.lines]
+    items: list[Request | Decision | Line] = [*shown.lines, *shown.requests, *shown.decisions]
     items.sort(key=lambda each: (each.at, isinstance(each, Line) and each.rule is not Rule.ASKED))
     stops: list[_Stop] = []
     for item in items:
@@ -556,9 +562,19 @@ def _told(sheet: _Sheet, stop: _Stop, y: float) -> None:
             sheet.text(_TEXT, y, first.words, room=_ROOM)
         case Request() if len(stop.items) == 1:
             sheet.outcome(_SPINE, y, first.outcome, _titled(first.at, first.words))
-            sheet.text(_TEXT, y, first.words.split(", next ")[0], room=_ROOM)
+            sheet.text(_TEXT, y, _beginning(first.words), room=_ROOM)
         case Request():
             _together(sheet, stop.groups, y)
+
+
+def _beginning(words: str) -> str:
+    """The first clauses of a sentence, as many as there is room for."""
+    told, *clauses = words.split(", ")
+    for clause in clauses:
+        if clause.startswith("next ") or text_width(f"{told}, {clause}") > _ROOM:
+            break
+        told += f", {clause}"
+    return told
 
 
 def _together(sheet: _Sheet, groups: Sequence[tuple[Outcome, Sequence[str]]], y: float) -> None:
