@@ -20,6 +20,7 @@ from forbear.server.cli import (
     contracts,
     deciding,
     doctor,
+    handover,
     reading,
     serving,
     setup,
@@ -49,6 +50,7 @@ trying.register(app)
 reading.register(app)
 asked.register(app)
 deciding.register(app)
+handover.register(app)
 watching.register(app)
 console.register(app)
 contracts.register(app)
