@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from tests.server.commanding import (
     DONE,
+    RUNNING,
     Run,
     at_a_terminal,
     drive,
@@ -22,8 +23,10 @@ from tests.server.commanding import (
 )
 from tests.tools.driving import CONTRACT, Driver
 
-from forbear.rules.model import Kind, Option, State
+from forbear.rules.decisions import Wish
+from forbear.rules.model import Kind, Option, Refusal, State
 from forbear.storage.audit import Code
+from forbear.tools.office import Office
 from forbear.tools.story import TIMES
 
 ONE_429 = CONTRACT.replace("max_status_requests = 12", "max_rate_limited = 1")
@@ -81,7 +84,8 @@ def test_cases_of_one_group_are_one_line_that_says_how_many_and_for_what(
     assert [one.split()[0] for one in each[:2]] == ["1", "2"]
     assert "Export first" in each[0]
     groups = {one["group"] for one in run("inbox", "--json").json()["cases"]}
-    assert len(groups) == 1
+    [group] = groups
+    assert "`forbear inbox --all`" in run("show", group).err
 
 
 @pytest.mark.requirement("E12")
@@ -283,6 +287,24 @@ def test_what_has_an_effect_outside_is_never_decided_for_a_group(
     assert [state_of(home, op_id)[0] for op_id in ids] == [State.ESCALATED] * 2
 
 
+@pytest.mark.requirement("E15")
+def test_no_channel_decides_more_for_a_group_than_a_group_takes(home: Path) -> None:
+    by = {"operator": "anna", "channel": "console"}
+
+    async def tried(job: Driver) -> list[State]:
+        ids = await two_limited(job)
+        [group] = {one.group for one in await job.store.read.open_cases()}
+        assert group is not None
+        office = Office(job.store, job.book, job.clock, job.desk)
+        outcomes = await office.decide_group(group, Wish(Option.CANCEL_AT_PROVIDER), by)
+        why = [outcome.message for _, outcome in outcomes if isinstance(outcome, Refusal)]
+        assert why == ["cancel_at_provider is decided one by one"] * 2
+        found = [await job.store.read.operation(op_id) for op_id in ids]
+        return [op.state for op in found if op is not None]
+
+    assert drive(home, tried, ONE_429) == [State.ESCALATED, State.ESCALATED]
+
+
 @pytest.mark.usefixtures("operator")
 def test_an_unknown_group_is_named(home: Path, run: Run) -> None:
     drive(home, stops)
@@ -479,6 +501,29 @@ def test_cancel_asks_first_at_a_terminal(home: Path, written: str, state: State)
     assert drive(home, now) is state
 
 
+@pytest.mark.requirement("E06")
+def test_a_job_that_moved_on_since_it_was_shown_is_not_cancelled(home: Path) -> None:
+    op_id = drive(home, waits)
+
+    async def polled(job: Driver) -> None:
+        job.op_id = op_id
+        await job.answer(200, RUNNING)
+
+    async def traces(job: Driver) -> tuple[int, int]:
+        read = job.store.read
+        return len(await read.children(op_id)), len(await read.cases_of(op_id))
+
+    with at_a_terminal("cancel", op_id) as terminal:
+        terminal.until("[y/N]")
+        assert b"Ask the provider to cancel Export sales-2026" in terminal.seen
+        assert b"Work so far is lost." in terminal.seen
+        drive(home, polled)
+        terminal.type("y\n")
+        assert terminal.end() == 1
+    assert b"changed since it was shown" in terminal.seen
+    assert drive(home, traces) == (0, 0)
+
+
 @pytest.mark.requirement("E07")
 def test_no_command_decides_for_somebody_without_terminal_and_token(home: Path, run: Run) -> None:
     op_id = drive(home, stops)
@@ -569,13 +614,25 @@ def test_review_is_left_without_a_decision(home: Path, keys: str, code: int) -> 
 
 @pytest.mark.parametrize("plain", [False, True])
 def test_watch_shows_what_is_active_at_a_terminal_until_ctrl_c(home: Path, plain: bool) -> None:
-    op_id = drive(home, waits)
-    with at_a_terminal("watch", **({"NO_COLOR": "1"} if plain else {})) as terminal:
-        terminal.until(op_id)
+    op_id = drive(home, stops)
+    colours = {"NO_COLOR": "1" if plain else "", "TERM": "xterm"}
+    with at_a_terminal("watch", **colours) as terminal:
+        terminal.until(f"{op_id}  escalated")
         terminal.until("1 active")
         terminal.type("\x03")
         assert terminal.end() == 0
     assert b"Traceback" not in terminal.seen
+    assert (b"33m" in terminal.seen) is not plain
+
+
+def test_watching_an_empty_home_makes_none(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORBEAR_HOME", str(tmp_path / "none"))
+    watched = run("watch")
+    assert watched.code == 0
+    assert "Nothing is active" in watched.out
+    assert not (tmp_path / "none").exists()
 
 
 def test_a_piped_watch_writes_a_line_for_each_change(home: Path) -> None:

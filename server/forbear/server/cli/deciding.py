@@ -136,7 +136,10 @@ def decide(
     minutes: Annotated[float | None, typer.Option(help="extend: by so many minutes.")] = None,
     requests: Annotated[int | None, typer.Option(help="extend: so many more checks.")] = None,
     until: Annotated[
-        str | None, typer.Option(metavar="T", help="hold: 30m, 14:30 (UTC) or a full time.")
+        str | None,
+        typer.Option(
+            metavar="T", help="hold, or the end of a session that you approve: 30m, 14:30."
+        ),
     ] = None,
     treat_as: Annotated[
         str | None,

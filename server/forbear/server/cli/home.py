@@ -73,6 +73,8 @@ def run(command: Callable[[], Awaitable[T]]) -> T:
 
 async def operation(store: Store, name: str) -> Operation:
     """The operation with this id, of this case in the inbox, or the only one that begins so."""
+    if name.startswith("grp_"):
+        raise Failure(f"{name} is a group of cases: `forbear inbox --all` lists each of it.")
     named = name.startswith("esc_")
     if named or (name.isdecimal() and await store.read.case_by(name)):
         stopped = await store.read.operation((await case(store, name)).operation_id)

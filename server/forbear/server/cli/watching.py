@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from forbear.server.cli.home import opened, remark_if_nobody_sends, run, settings
+from forbear.server.cli.home import NOBODY, is_new, opened, remark_if_nobody_sends, run, settings
 from forbear.server.cli.reading import AsJson
-from forbear.server.cli.terminal import say, style_of
+from forbear.server.cli.terminal import remark, say, style_of
 
 if TYPE_CHECKING:
     from rich.live import Live
@@ -29,6 +29,10 @@ def register(app: typer.Typer) -> None:
 def watch(as_json: AsJson = False) -> None:
     """Show what is active as it changes, until Ctrl-C. With --json one object per line."""
     home = settings()
+    if is_new(home):
+        say(_NOTHING)
+        remark(NOBODY)
+        return
     live = sys.stdout.isatty() and not as_json
 
     async def watched() -> None:
