@@ -20,8 +20,9 @@ def _described(
     row: Mapping[str, Any], outages: Sequence[Mapping[str, Any]], now: int
 ) -> dict[str, Any]:
     """One scope as of `now`, from its row and the open outages of the store."""
-    until, reset_at = row["next_allowed_at"], row["reset_at"]
-    stated = reset_at is not None and reset_at > now
+    until: int = row["next_allowed_at"]
+    reset_at: int = row["reset_at"] or 0
+    stated = reset_at > now
     seen = ScopeState(slowed=row["slowed"], slowed_at=row["slowed_at"])
     down = [one for one in outages if one["scope"] == row["key"]]
     return {
