@@ -443,9 +443,11 @@ def test_cancel_drops_what_was_not_sent_without_a_request(home: Path, run: Run) 
     op_id = drive(home, is_queued)
     tried = run("cancel", op_id, "--dry-run")
     assert tried.out == f"{op_id} would be discarded. Nothing was changed.\n"
-    dropped = run("cancel", op_id, "--yes")
+    dropped = run("cancel", op_id, "--yes", "--comment", "wrong month")
     assert dropped.out == f"{op_id} is discarded. Nothing of it was sent.\n"
-    assert "dropped, cancelled by" in run("show", op_id).out
+    [story] = [line for line in run("show", op_id).out.splitlines() if "dropped, " in line]
+    assert "cancelled by" in story
+    assert story.endswith(": wrong month")
 
 
 @pytest.mark.requirement("E05")

@@ -138,7 +138,8 @@ class Office:
         Returns the operation alone where it was dropped.
         """
         if op.state in UNSENT:
-            why = f"cancelled by {by.get('operator', 'an operator')}"
+            comment = f": {by['comment']}" if by.get("comment") else ""
+            why = f"cancelled by {by.get('operator', 'an operator')}{comment}"
             drop = partial(self._store.ledger.drop, operation_id=op.id, why=why, only=UNSENT)
             dropped = None if dry_run else await self._store.write(drop)
             return dropped or op
