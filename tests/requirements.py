@@ -138,11 +138,6 @@ REQUIREMENTS: dict[str, str] = {
 }
 
 PENDING: dict[int, tuple[str, ...]] = {
-    # Decisions
-    4: (
-        "E01",
-        "E04",
-    ),
     # Trust
     5: ("A05", "A06", "A08", "C02", "C03"),
     # The whole MCP surface

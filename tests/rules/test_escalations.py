@@ -98,7 +98,7 @@ def test_a_reason_fixes_its_options(reason: Reason) -> None:
     assert OPTIONS[reason] == FIXED[reason]
 
 
-@pytest.mark.requirement("W23")
+@pytest.mark.requirement("W23", "E04")
 @pytest.mark.parametrize("reason", [Reason.AUTHORIZATION_DENIED, Reason.CREDENTIAL_MISSING])
 def test_another_try_is_offered_only_once_the_key_changed(reason: Reason) -> None:
     before, after = (offers(HELD, reason, CONTRACT, NOW, new_credential=it) for it in (False, True))

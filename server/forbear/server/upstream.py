@@ -123,7 +123,8 @@ class Upstream:
         seen before; a cancelled task is cancelled, and what was sent is then unknown to the caller.
         """
         self._spend(permit)
-        exchange = _Exchange(permit, request, self._clock)
+        window = _Window(permit.send_by, permit.send_by_boot, permit.boot_id)
+        exchange = _Exchange(permit.provider, window, request, self._clock)
         return await self._exchange(exchange, lambda: self._target(permit.provider, permit.account))
 
     async def post(self, request: Outbound) -> Reply:
@@ -133,9 +134,8 @@ class Upstream:
         `send`: the guard of addresses, no redirect, one try, the total time-out, the caps.
         """
         now, life = self._clock.now(), request.timeout
-        until, until_boot = now.wall + life, now.boot + life
-        permit = Permit("", "", 0, until, until_boot, now.boot_id, _PEOPLE, "")
-        exchange = _Exchange(permit, request, self._clock)
+        window = _Window(now.wall + life, now.boot + life, now.boot_id)
+        exchange = _Exchange(_PEOPLE, window, request, self._clock)
         return await self._exchange(exchange, lambda: Target(request.url, Auth("none")))
 
     async def _exchange(self, exchange: _Exchange, target: Callable[[], Target | None]) -> Reply:
@@ -184,10 +184,10 @@ class Upstream:
 
     async def _run(self, exchange: _Exchange, target: Target | None) -> bytes:
         """The body of the whole answer; everything else is left in `exchange`."""
-        permit, request = exchange.permit, exchange.request
+        provider, request = exchange.provider, exchange.request
         exchange.check_time()
         if target is None:
-            raise _Stop("local", f"no contract for {permit.provider} is loaded")
+            raise _Stop("local", f"no contract for {provider} is loaded")
         hosts = target.allow_hosts + request.allow_hosts
         refused = check_url(request.url, target.base_url, hosts, request.from_answer)
         origin = read_origin(request.url)
@@ -206,7 +206,7 @@ class Upstream:
         fields = [*request.headers, *_OWN_FIELDS]
         if request.fresh_connection:
             fields.append(("Connection", "close"))
-        response = await self._client(permit.provider).send(
+        response = await self._client(provider).send(
             httpx.Request(request.method, request.url, headers=fields, content=request.body),
             stream=True,
             auth=None,
@@ -277,11 +277,21 @@ class _Stop(Exception):
         self.detail = detail
 
 
+@dataclass(frozen=True, slots=True)
+class _Window:
+    """Until when the first byte may be handed over, on both clocks of one boot."""
+
+    send_by: int
+    send_by_boot: int
+    boot_id: str
+
+
 class _Exchange:
     """The witness of one send: what its stream and its trace saw, in this task alone."""
 
-    def __init__(self, permit: Permit, request: Outbound, clock: Clock) -> None:
-        self.permit = permit
+    def __init__(self, provider: str, window: _Window, request: Outbound, clock: Clock) -> None:
+        self.provider = provider
+        self.window = window
         self.request = request
         self.clock = clock
         self.started_at = clock.now().wall
@@ -328,11 +338,11 @@ class _Exchange:
             self.phase = "tls"
 
     def check_time(self) -> None:
-        """Both clocks must still be inside the permit, on the boot that it was made on."""
+        """Both clocks must still be inside the window, on the boot that it was made on."""
         now = self.clock.now()
-        if now.boot_id != self.permit.boot_id:
+        if now.boot_id != self.window.boot_id:
             raise _Stop("too_late", "the permit was made before this machine was restarted")
-        if now.boot > self.permit.send_by_boot or now.wall > self.permit.send_by:
+        if now.boot > self.window.send_by_boot or now.wall > self.window.send_by:
             raise _Stop("too_late", "the permit's time to send was over")
 
     def hand_over(self, stream: _Stream, *, closed: bool) -> None:
