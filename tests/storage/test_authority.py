@@ -15,10 +15,12 @@ from tests.storage.house import (
     House,
     Said,
     contract,
+    holding,
 )
 
 from forbear.rules.decisions import Wish
 from forbear.rules.model import (
+    Budget,
     Certainty,
     Code,
     Operation,
@@ -362,3 +364,29 @@ def test_a_contract_may_want_an_operator_of_another_user(
     )
     assert isinstance(found, Refusal) is refused
     assert (house.read(op).state is State.ESCALATED) is refused
+
+
+# --- more than the contract -----------------------------------------------------------------
+
+
+@pytest.mark.requirement("E05", "E06")
+def test_one_extension_beyond_the_contract_needs_a_reason_and_is_the_last(house: House) -> None:
+    job = house.waiting()
+
+    def extend(**by: str) -> Decided | Refusal:
+        house.clock.advance(2 * HOUR)
+        house.reserve(job)
+        case, held = house.case(job), holding()
+        assert case is not None
+        wish = Wish(Option.EXTEND, beyond_contract=bool(by))
+        return house.write(
+            lambda c: house.ledger.decide(c, case.id, case.revision, wish, held, {**BY, **by})
+        )
+
+    assert isinstance(extend(), Decided), "the one that the contract gives"
+    assert isinstance(extend(), Refusal)
+    assert isinstance(extend(comment=""), Refusal), "nobody said why"
+    found = extend(comment="the export is nearly done")
+    assert isinstance(found, Decided)
+    assert found.operation.extensions == Budget(2, 1)
+    assert isinstance(extend(comment="and once more"), Refusal)

@@ -46,6 +46,8 @@ class Wish:
     until: int | None = None
     treat_as: str | None = None
     reference: str | None = None
+    beyond_contract: bool = False
+    """`extend` once more than the contract's `times`; an operator says why."""
 
 
 def objection(wish: Wish, now: int) -> str | None:

@@ -174,6 +174,12 @@ def may_be_resubmitted(op: Operation) -> bool:
     return op.state in (State.FAILED, State.CANCELLED, State.EXPIRED)
 
 
+def may_go_beyond(op: Operation, action: Action | None) -> bool:
+    """Whether one extension more than the contract allows may be given: one, and no further."""
+    spent = op.extensions.used == op.extensions.max
+    return isinstance(action, Job) and resumable(op) and spent
+
+
 def resumable(op: Operation) -> bool:
     """Whether the step that stopped can go on without the risk of a second effect."""
     return has_handle(op) or may_send_again(op)

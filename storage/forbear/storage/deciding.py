@@ -69,7 +69,7 @@ def decide(
     op = must_load(connection, case.operation_id)
     refusal = (
         _not_decidable(case, revision, op, now)
-        or _not_offered(connection, op, case, wish, holding, now)
+        or _not_offered(connection, op, case, wish, holding, by, now)
         or _taken(connection, op, wish)
         or _same_user(op, holding, by)
         or _request_out(connection, op, case, wish)
@@ -330,12 +330,21 @@ def reoffer(connection: Connection, case_id: str, holding: Holding | None, now: 
 
 
 def _not_offered(
-    connection: Connection, op: Operation, case: Case, wish: Wish, holding: Holding | None, now: int
+    connection: Connection,
+    op: Operation,
+    case: Case,
+    wish: Wish,
+    holding: Holding | None,
+    by: Mapping[str, object],
+    now: int,
 ) -> Refusal | None:
     asked = asked_for(op, case.wish)
     may = offers(connection, op, case.reason, holding, now, asked=asked)
     offered = [str(offer.option) for offer in may]
-    if str(wish.option) not in offered:
+    beyond = _beyond_contract(op, case, wish, holding, by)
+    if isinstance(beyond, Refusal):
+        return beyond
+    if str(wish.option) not in offered and not beyond:
         return Refusal(
             Code.OPTION_NOT_OFFERED,
             f"{wish.option} is not offered for {case.reason}",
@@ -348,6 +357,30 @@ def _not_offered(
     return None
 
 
+def _beyond_contract(
+    op: Operation,
+    case: Case,
+    wish: Wish,
+    holding: Holding | None,
+    by: Mapping[str, object],
+) -> Refusal | bool:
+    """Whether an operator gives one extension that the contract no longer does, and says why."""
+    if not wish.beyond_contract or wish.option is not Option.EXTEND:
+        return False
+    fixed = Option.EXTEND in escalations.OPTIONS[case.reason]
+    action = holding.action if holding is not None else None
+    if not fixed or not escalations.may_go_beyond(op, action):
+        return False
+    if by.get("comment"):
+        return True
+    return Refusal(
+        Code.INVALID_ARGUMENTS,
+        "an extension beyond the contract needs a reason",
+        "add --comment with it",
+        op.id,
+    )
+
+
 def _given(wish: Wish) -> dict[str, object]:
     given = {
         "extend_by": wish.extend_by,
@@ -355,5 +388,6 @@ def _given(wish: Wish) -> dict[str, object]:
         "until": wish.until,
         "treat_as": wish.treat_as,
         "reference": wish.reference,
+        "beyond_contract": wish.beyond_contract or None,
     }
     return {name: value for name, value in given.items() if value is not None}

@@ -81,6 +81,7 @@ def learn(
             register.note_quota(connection, key, quota, now)
         if verdict.scope_until is not None and key in limited:
             register.block(connection, key, verdict.scope_until, str(signal.meaning), now)
+        if key in limited:
             _mark_case(connection, op, verdict, key)
         if works is not None:
             circuits.record(
@@ -131,7 +132,7 @@ def _open_case(connection: Connection, key: str) -> str | None:
 
 def _mark_case(connection: Connection, op: Operation, verdict: Verdict, key: str) -> None:
     """Group the cases that one limit caused, and remember which one speaks for the scope."""
-    if verdict.reason not in (Reason.SCOPE_EXHAUSTED, Reason.RATE_LIMITED):
+    if verdict.reason not in _OF_A_LIMIT:
         return
     mine = sa.and_(cases.c.operation_id == op.id, cases.c.closed_at.is_(None))
     group = f"grp_{hashlib.sha256(key.encode()).hexdigest()[:12]}"
@@ -139,6 +140,9 @@ def _mark_case(connection: Connection, op: Operation, verdict: Verdict, key: str
     if verdict.about is not None:
         case = connection.execute(sa.select(cases.c.id).where(mine)).scalar()
         connection.execute(sa.update(scopes).where(scopes.c.key == key).values(exhausted_case=case))
+
+
+_OF_A_LIMIT = (Reason.SCOPE_EXHAUSTED, Reason.RATE_LIMITED, Reason.QUOTA_EXHAUSTED)
 
 
 def _spread(reserved: Reserved) -> int:

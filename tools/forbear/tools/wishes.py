@@ -27,6 +27,7 @@ def wish_of(
     until: str | None = None,
     treat_as: str | None = None,
     reference: str | None = None,
+    beyond_contract: bool = False,
 ) -> Wish:
     """The wish as of `now` (epoch ms).
 
@@ -46,6 +47,7 @@ def wish_of(
             "--until": (until, Option.APPROVE if name == Option.APPROVE else Option.HOLD),
             "--as": (treat_as, Option.TREAT_AS),
             "--reference": (reference, Option.CONFIRM_DONE),
+            "--beyond-contract": (beyond_contract or None, Option.EXTEND),
         },
     )
     end = None if until is None else instant(until, now)
@@ -58,6 +60,7 @@ def wish_of(
         until=end,
         treat_as=treat_as,
         reference=reference,
+        beyond_contract=beyond_contract,
     )
 
 

@@ -148,6 +148,12 @@ def decide(
     reference: Annotated[
         str | None, typer.Option(metavar="ID", help="confirm_done: the provider's id.")
     ] = None,
+    beyond_contract: Annotated[
+        bool,
+        typer.Option(
+            "--beyond-contract", help="extend: once more than the contract allows; with --comment."
+        ),
+    ] = False,
     comment: Comment = None,
     confirm: Annotated[
         str | None,
@@ -174,6 +180,7 @@ def decide(
             until=until,
             treat_as=treat_as,
             reference=reference,
+            beyond_contract=beyond_contract,
         )
     except BadWish as error:
         raise Failure(str(error)) from error
