@@ -19,6 +19,7 @@ from tests.e2e.harness import (
     MINUTE,
     NO_RESULT,
     PATIENCE,
+    STATUS,
     Data,
     Stage,
     furnished,
@@ -27,7 +28,7 @@ from tests.e2e.harness import (
 from tests.support import ManualClock
 
 from forbear.rules.model import Case, Option
-from forbear.server.fake import Answer, Arrival, FakeProvider, Step
+from forbear.server.fake import Answer, Arrival, FakeProvider, Step, retry_after
 from forbear.server.notify import last
 
 pytestmark = pytest.mark.anyio
@@ -142,6 +143,8 @@ async def test_a_case_reaches_the_webhook_signed_whole_and_once(tmp_path: Path) 
             "decide_at": f"https://console.example/escalations/{case.id}",
             "opened_at": "2026-11-30T10:30:00Z",
             "times": 1,
+            "group": None,
+            "alike": 1,
         } | {"opened_at": body["data"]["opened_at"]}
         assert "\u202e" not in body["data"]["text"]
         await scene.taken(job)
@@ -219,6 +222,26 @@ async def test_two_processes_tell_once(tmp_path: Path) -> None:
         assert scene.hook.count(HOOK) == 1
         events = await scene.on.events(job)
         assert [event.code for event in events].count("announced") == 1
+
+
+@pytest.mark.requirement("E14", "E15")
+async def test_equal_cases_of_one_scope_are_one_message(tmp_path: Path) -> None:
+    async with telling(tmp_path) as scene:
+        on = scene.on
+        on.provider.job("exp_2", list(FOREVER))
+        jobs = [await on.submit("one"), await on.submit("two")]
+        for route in (STATUS, "GET /exports/exp_2"):
+            on.script(retry_after(7_200), route=route)
+        await on.at(max([(await on.operation(job)).next_at or 0 for job in jobs]))
+        first, second = [await scene.case(job) for job in jobs]
+        assert first.group == second.group is not None
+        await scene.beat()
+        data = verified(await scene.told(1))["data"]
+        assert (data["case"], data["group"], data["alike"]) == (first.id, first.group, 2)
+        await scene.taken(jobs[0])
+        await scene.beat()
+        assert scene.hook.count(HOOK) == 1
+        assert (await scene.case(jobs[1])).announced == 1
 
 
 async def test_what_is_less_urgent_than_wanted_is_not_sent(tmp_path: Path) -> None:

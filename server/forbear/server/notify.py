@@ -78,9 +78,13 @@ class Herald:
         """Whether it is urgent enough to be sent."""
         return self._notify.wants(case)
 
-    def tell(self, telling: Telling, holding: Holding | None) -> None:
-        """Send a telling that is committed; returns at once."""
-        sending = asyncio.create_task(self._send(telling, holding), name=f"tell {telling.case.id}")
+    def tell(self, telling: Telling, holding: Holding | None, alike: int = 1) -> None:
+        """Send a telling that is committed; returns at once.
+
+        It speaks for `alike` open cases: itself, and the others of its group.
+        """
+        send = self._send(telling, holding, alike)
+        sending = asyncio.create_task(send, name=f"tell {telling.case.id}")
         self._under_way.add(sending)
         sending.add_done_callback(self._under_way.discard)
 
@@ -91,9 +95,9 @@ class Herald:
         if self._under_way:
             await asyncio.wait(self._under_way)
 
-    async def _send(self, telling: Telling, holding: Holding | None) -> None:
+    async def _send(self, telling: Telling, holding: Holding | None, alike: int) -> None:
         try:
-            wrong = await self._try(telling)
+            wrong = await self._try(telling, alike)
             if wrong is None:
                 now = self._clock.now().wall
                 arrived = partial(announcing.delivered, telling=telling, holding=holding, now=now)
@@ -106,13 +110,13 @@ class Herald:
         except Exception:
             _log.exception("telling of case %s failed", telling.case.id)
 
-    async def _try(self, telling: Telling) -> str | None:
+    async def _try(self, telling: Telling, alike: int) -> str | None:
         """One try; None if it was taken, else what went wrong."""
         key = signing_key(self._notify, self._credentials)
         if isinstance(key, str):
             return key
         now = self._clock.now().wall
-        body = message(telling, self._store.console() or self._console)
+        body = message(telling, self._store.console() or self._console, alike)
         fields = signed(body, telling, key, now // 1_000)
         request = Outbound("POST", self._notify.webhook, fields, body, False, timeout=TIMEOUT)
         reply = await self._post(request)
@@ -158,7 +162,7 @@ def signing_key(notify: Notify, credentials: Credentials) -> bytes | str:
     return key
 
 
-def message(telling: Telling, console: str) -> bytes:
+def message(telling: Telling, console: str, alike: int) -> bytes:
     """The body: what a person needs to see that, and where, something is to be decided."""
     case = telling.case
     told = {
@@ -175,6 +179,8 @@ def message(telling: Telling, console: str) -> bytes:
             "decide_at": f"{console}/escalations/{case.id}",
             "opened_at": rfc3339(case.opened_at),
             "times": telling.times,
+            "group": case.group,
+            "alike": alike,
         },
     }
     return json.dumps(told, separators=(",", ":")).encode("ascii")

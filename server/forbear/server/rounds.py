@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Collection
 from functools import partial
 
@@ -49,16 +50,21 @@ class Rounds:
         contracts = self._contracts.contracts().values()
         may_end = any(contract.abandon_after is not None for contract in contracts)
         now = self._clock.now().wall
-        for case in await self._store.read.open_cases():
+        cases = await self._store.read.open_cases()
+        alike = Counter(case.group or case.id for case in cases)
+        for case in cases:
+            # Of equal cases the first is sent and speaks for all.
+            many = alike.pop(case.group or case.id, 0)
             if may_end or not self._clerk.idle or reminders.is_due(case, None, now):
                 try:
-                    await self._see(case, elsewhere)
+                    await self._see(case, elsewhere, many)
                 except StoreError:
                     raise
                 except Exception:  # operations go on whatever is wrong with one case
                     _log.exception("case %s could not be told or answered", case.id)
 
-    async def _see(self, case: Case, elsewhere: Collection[str]) -> None:
+    async def _see(self, case: Case, elsewhere: Collection[str], alike: int) -> None:
+        """See to one case; `alike` is for how many it speaks, 0 where another speaks for it."""
         op = await self._store.read.operation(case.operation_id)
         if op is None or await self._clerk.answers(case, op):
             return
@@ -70,7 +76,7 @@ class Rounds:
         since = case.announce_at if case.announce_at is not None else now
         if op.binding in elsewhere and now - since < DEFERENCE:
             return
-        herald = self._herald_of(case)
+        herald = self._herald_of(case) if alike else None
         if herald is not None and not herald.free:
             return
         announce = partial(
@@ -81,7 +87,7 @@ class Rounds:
         )
         telling = await self._store.write(announce)
         if telling is not None and herald is not None:
-            herald.tell(telling, holding)
+            herald.tell(telling, holding, alike)
 
     def _herald_of(self, case: Case) -> Herald | None:
         return self._herald if self._herald is not None and self._herald.wants(case) else None
