@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
-from itertools import pairwise
+from itertools import cycle, pairwise
 
 import pytest
 from tests.storage.house import House, Said
@@ -377,7 +377,7 @@ def test_an_outage_is_one_probe_at_a_time_and_costs_the_others_nothing(house: Ho
     traffic.run(start + 5 * MINUTE)
     probes = [one.at for one in traffic.arrived[at_opening:]]
     assert 2 <= len(probes) <= 12
-    assert min(later - earlier for earlier, later in pairwise(probes)) >= 2 * SECOND
+    assert min(later - earlier for earlier, later in pairwise(probes)) >= SECOND
     waiting = [op for op in map(house.read, asked) if not op.final]
     assert len(waiting) >= 10
     untouched = [op for op in waiting if op.attempts.used == 0]
@@ -389,6 +389,19 @@ def test_an_outage_is_one_probe_at_a_time_and_costs_the_others_nothing(house: Ho
     traffic.run(traffic.now + 10 * MINUTE)
     assert all(house.read(op).state is State.SUCCEEDED for op in waiting)
     assert house.sql("SELECT * FROM circuits WHERE open_since IS NOT NULL") == []
+
+
+@pytest.mark.requirement("R32")
+def test_what_fails_here_and_there_is_no_outage(house: House) -> None:
+    """Every third answer is a 500, and the two between show that the provider is there."""
+    said = cycle([Said(500, {}), Said(200, {}), Said(200, {})])
+    text = CALLS.replace('retry_budget = "5/1m"', "")
+    traffic = Traffic(house, text, answer=lambda arrival: next(said))
+    for number in range(60):
+        traffic.ask(f"i{number}", task=str(number))
+    traffic.run(traffic.now + 4 * MINUTE)
+    assert len(traffic.arrived) > 60
+    assert house.sql("SELECT * FROM events WHERE header LIKE '%circuit_opened%'") == []
 
 
 @pytest.mark.requirement("R32")

@@ -9,7 +9,10 @@ from forbear.rules.ports import Reply
 from forbear.rules.signals import Meaning, Signal
 
 FAILURES = 5
-"""So many transport failures and 5xx of all operations together open the circuit."""
+"""So many transport failures and 5xx of all operations together open the circuit.
+
+An answer between them shows that the provider is there: what fails here and there is no outage.
+"""
 
 WINDOW = 60_000
 """In so many ms."""
@@ -17,7 +20,7 @@ WINDOW = 60_000
 PAGE_AFTER = 900_000
 """How long an outage lasts before a person is told, ms."""
 
-_PROBE_BASE, _PROBE_MAX = 5_000, 120_000
+_PROBE_BASE, _PROBE_MAX = 2_000, 120_000
 
 _UNREACHED = frozenset({"dns", "connect", "tls", "timeout"})
 """Faults of a request that was never sent which say that the provider cannot be reached."""

@@ -21,7 +21,7 @@ SLOWEST = 3
 RECOVERY = 60_000
 """How long after a 429 the local rate doubles again, ms."""
 
-WRITE_AFTER_PROBE = 30_000
+WRITE_AFTER_PROBE = 10_000
 """How long a write leaves it to reads to find out whether an outage is over, ms."""
 
 

@@ -62,7 +62,7 @@ def record(
     u: float,
     ids: Ids,
 ) -> None:
-    """Note what an attempt says about a host. The first success ends an outage.
+    """Note what an attempt says about a host. The first success ends an outage, or its beginning.
 
     `spread` is the time over which those who waited for its end go on, ms.
     """
@@ -71,6 +71,9 @@ def record(
         if row is not None and row.open_since is not None:
             because = "the provider answers again"
             _close(connection, scope, host, row.case_id, because, spread, now)
+        elif row is not None:
+            here = sa.and_(circuits.c.scope == scope, circuits.c.host == host)
+            connection.execute(sa.delete(circuits).where(here))
         return
     if row is None:
         values = {"scope": scope, "host": host, "failures": [now], "updated_at": now}
