@@ -194,6 +194,7 @@ async def test_another_try_is_offered_once_the_key_changed_and_the_job_goes_on(
 
         key.write_text("new")
         for _ in range(10):
+            await on.clock.asleep(3)  # pulse, sign of life and schedule: the next sign can come
             await on.passes(15_000)
             case = (await on.full(job))["escalation"]
             if len(case["options"]) > 1:
