@@ -140,6 +140,19 @@ def test_why_says_in_a_paragraph_what_it_waits_for(
     assert len(told.out.splitlines()) == 1
 
 
+@pytest.mark.parametrize("target", ["exp", "all"])
+def test_why_names_the_pause_that_holds_it_and_what_undoes_it(
+    home: Path, run: Run, target: str
+) -> None:
+    op_id = drive(home, waits)
+    run("pause", target)
+    told = run("why", op_id)
+    assert f" paused {target} at " in told.out
+    assert f"`forbear resume {target}` lets it go on" in told.out
+    run("resume", target)
+    assert "The provider works" in run("why", op_id).out
+
+
 def test_why_says_when_nobody_alive_could_go_on(home: Path, run: Run) -> None:
     op_id = drive(home, waits)
     told = run("why", op_id)
@@ -1007,6 +1020,16 @@ def test_doctor_names_what_others_can_read_and_how_to_close_it(home: Path, run: 
     for fix in ("chmod 700 {}/keys\n", "chmod 600 {}/keys/store.key", "chmod 600 {}/config.toml"):
         assert fix.format(home) in looked.out
     assert f"note     home: {home} has mode 0755" in looked.out
+
+
+def test_doctor_looks_for_the_operator_token_in_the_file_that_states_it(
+    home: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drive(home, waits)
+    monkeypatch.setenv("FORBEAR_OPERATOR_TOKEN", TOKEN)
+    (home / "config.toml").write_text("[task]\nmax_requests = 9\n", encoding="utf-8")
+    (home / "config.toml").chmod(0o644)
+    assert "config.toml can be read" not in run("doctor").out
 
 
 @pytest.mark.requirement("R33")

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
+from rich.text import Text
 
 from forbear.server import cli
 from forbear.server.clock import SystemClock, SystemRandom
@@ -37,6 +41,18 @@ def typed(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str
     code = cli.run(arguments)
     out, err = capsys.readouterr()
     return code, out, err
+
+
+def test_no_help_text_loses_a_word_in_brackets_to_markup() -> None:
+    def texts(command: Any) -> Iterator[str]:
+        yield command.help or ""
+        yield from (getattr(one, "help", None) or "" for one in command.params)
+        for below in getattr(command, "commands", {}).values():
+            yield from texts(below)
+
+    told = list(texts(typer.main.get_command(cli.app)))
+    assert len(told) > 50
+    assert [text for text in told if Text.from_markup(text).plain != text] == []
 
 
 @pytest.mark.requirement("D12")

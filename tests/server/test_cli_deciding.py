@@ -21,6 +21,7 @@ from tests.server.commanding import (
     stops,
     waits,
 )
+from tests.server.test_tables import STANDING
 from tests.tools.driving import CONTRACT, Driver
 
 from forbear.rules.decisions import Wish
@@ -170,7 +171,7 @@ def test_the_plan_of_a_write_has_its_target_its_attempts_and_the_means_of_lookup
     shown = run("show", "1").out
     for line in (
         "exp.export (job), account acct_17",
-        "sent: POST https://api.exp.example/v1/exports, once, first at 10:20:00Z, without a key\n",
+        "sent: POST https://api.exp.example/v1/exports, once, first at 10:20:00Z, no idempotency key\n",
         "fingerprint: hmac-sha256:",
         "known: it may have had its effect, last answer 503 at 10:20:00Z\n",
         "limits it stated: Retry-After 30, X-RateLimit-Remaining 0\n",
@@ -625,6 +626,15 @@ def test_watch_shows_what_is_active_at_a_terminal_until_ctrl_c(home: Path, plain
         assert terminal.end() == 0
     assert b"Traceback" not in terminal.seen
     assert (b"33m" in terminal.seen) is not plain
+
+
+@pytest.mark.requirement("E16")
+def test_the_inbox_names_the_answers_that_stand(home: Path, run: Run) -> None:
+    drive(home, waits)
+    (home / "config.toml").write_text(STANDING)
+    for told in (run("inbox"), run("inbox", "--json")):
+        assert "anna" in told.out + told.err
+        assert "rate_limited" in told.out + told.err
 
 
 def test_watching_an_empty_home_makes_none(

@@ -11,6 +11,7 @@ import socket
 import sqlite3
 import subprocess
 import sys
+import tomllib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass, replace
@@ -20,6 +21,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from tests.server.test_tables import STANDING
 from tests.support import ManualClock
 from tests.tools.driving import CONTRACT, Driver, driver
 from tests.tools.records import case as some_case
@@ -35,6 +37,7 @@ from forbear.server.console.guard import MOST_BODY, origins
 from forbear.server.console.serving import NotServed, address, listening
 from forbear.server.console.sessions import LINK_LASTS, SESSION_LASTS, Sessions
 from forbear.server.console.site import build
+from forbear.server.tables import Standing, read_standing
 from forbear.storage.beacon import Beacon, served_at
 from forbear.storage.liveness import Liveness
 from forbear.tools.wishes import BadWish
@@ -84,7 +87,9 @@ Steps = Callable[[Driver], Awaitable[object]]
 
 
 @asynccontextmanager
-async def console(home: Path, *steps: Steps, url: str = ORIGIN) -> AsyncIterator[Console]:
+async def console(
+    home: Path, *steps: Steps, url: str = ORIGIN, standing: tuple[Standing, ...] = ()
+) -> AsyncIterator[Console]:
     """The console of a home on which a worker and an agent did the `steps`."""
     folder = home / "contracts"
     folder.mkdir(parents=True)
@@ -96,7 +101,7 @@ async def console(home: Path, *steps: Steps, url: str = ORIGIN) -> AsyncIterator
                 job.clock.advance(60_000)  # the shared limit lets one after the other go
                 await step(job)
             clock.jump(job.clock.now().wall - clock.now().wall)
-    settings = Settings(home=home, console_url=url)
+    settings = Settings(home=home, console_url=url, standing=standing)
     random = SystemRandom()
     async with running(settings, role="console", worker=False, clock=clock, random=random) as app:
         yield Console(app, clock, url)
@@ -856,6 +861,17 @@ async def test_pauses_scopes_and_senders_stand_below_the_inbox(tmp_path: Path) -
         assert re.search(r"exp, since \d\d:\d\d:\d\dZ \(now\) by anna", text)
         assert "exp/acct_17/account  open" in text
         assert "No process is alive that could send" in text
+
+
+@pytest.mark.requirement("E16")
+async def test_answers_given_in_advance_stand_below_the_inbox(tmp_path: Path) -> None:
+    standing = read_standing(tomllib.loads(STANDING)["standing"])
+    async with console(tmp_path / "home", goes_on, standing=standing) as here:
+        browser = await here.signed_in()
+        for page in ("/", "/inbox.txt", "/inbox.json"):
+            text = (await browser.get(page)).text
+            assert "anna" in text
+            assert "rate_limited" in text
 
 
 async def test_a_page_fetches_itself_anew_only_where_something_changed(tmp_path: Path) -> None:

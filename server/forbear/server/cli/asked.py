@@ -47,16 +47,22 @@ def inbox(
 
     async def listed() -> int:
         from forbear.server.clock import SystemClock
+        from forbear.server.standing import listed as standing_answers
         from forbear.tools.inbox import entries
 
         async with opened(home) as store:
-            found = await entries(store, SystemClock().now().wall)
+            now = SystemClock().now().wall
+            found = await entries(store, now)
+            standing = standing_answers(home.standing, now)
             if as_json:
-                say_json({"cases": [entry.as_json() for entry in found]})
+                cases = [entry.as_json() for entry in found]
+                say_json({"cases": cases, "standing": standing})
             elif not found:
                 say("Nothing needs a decision.")
             else:
                 _table(found, every=every)
+            for one in [] if as_json else standing:
+                remark(f"standing answer: {one}")
             await remark_if_nobody_sends(store)
             return len(found)
 

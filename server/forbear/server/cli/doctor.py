@@ -111,9 +111,16 @@ def _readable_by_others(home: Settings) -> Iterator[Finding]:
             fix = f"chmod {'700' if path.is_dir() else '600'} {path}"
             yield Finding("keys" if secret else "home", told, False if secret else None, fix)
     config = home.home / "config.toml"
-    if config.exists() and home.operator_token and config.stat().st_mode & 0o077:
+    if config.exists() and config.stat().st_mode & 0o077 and _states_token(config):
         told = f"{config} can be read by others, and it states the operator token"
         yield Finding("operator token", told, False, f"chmod 600 {config}")
+
+
+def _states_token(config: Path) -> bool:
+    """Whether the token stands in the file itself: that of an environment is not in it."""
+    import tomllib
+
+    return "operator_token" in tomllib.loads(config.read_text(encoding="utf-8"))
 
 
 async def _examined(home: Settings) -> list[Finding]:

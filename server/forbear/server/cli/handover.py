@@ -25,7 +25,7 @@ def register(app: typer.Typer) -> None:
 
 
 def handover(
-    name: Annotated[str, typer.Argument(help="The name of a [[handover]] in config.toml.")],
+    name: Annotated[str, typer.Argument(help="As config.toml names it under `handover`.")],
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask (needs the token).")] = False,
 ) -> None:
     """Make the token of a workflow that may decide what its list holds, and print it once."""

@@ -29,7 +29,7 @@ def facts(
         address = request.url.partition("?")[0]
         times = {0: "not sent", 1: "once"}.get(op.attempts.used, f"{op.attempts.used} times")
         first = f", first at {clock_time(op.sent_at, op.updated_at)}" if op.sent_at else ""
-        key = "with a key" if op.wire_key is not None else "without a key"
+        key = "with an idempotency key" if op.wire_key is not None else "no idempotency key"
         lines.append(f"sent: {request.method} {address}, {times}{first}, {key}")
         lines.append(f"fingerprint: hmac-sha256:{op.intent}")
     known = [_effect(op)]

@@ -6,11 +6,12 @@ from typing import assert_never
 
 from forbear.rules.contract_report import duration
 from forbear.rules.escalations import has_handle
-from forbear.rules.model import DelaySource, Operation, State, WaitingFor
+from forbear.rules.model import DelaySource, Operation, State, Step, WaitingFor
 from forbear.server.cli.home import NOBODY, senders
 from forbear.server.clock import SystemClock
 from forbear.server.credentials import MissingCredential
 from forbear.server.providers import Contracts
+from forbear.storage.brakes import EVERYTHING
 from forbear.storage.store import Store
 from forbear.tools.times import clock_time
 
@@ -23,7 +24,24 @@ async def reason_of(store: Store, op: Operation, contracts: Contracts) -> str:
         return told
     if op.state is State.ESCALATED:
         return f"{told} {await _difference(store, op, contracts)}".strip()
+    if op.lease_owner is None and op.step is not Step.LOOKUP:
+        told = await _paused(store, op, now) or told
     return f"{told} {await _by_processes(store, op, now, contracts)}".strip()
+
+
+async def _paused(store: Store, op: Operation, now: int) -> str:
+    """The pause that holds it, if one does: of everything, of its provider or of a scope there."""
+    for pause in await store.read.pauses():
+        target = str(pause["target"])
+        held = target.startswith(f"{op.provider}/") and op.waiting_for is WaitingFor.SCOPE
+        if held or target in (EVERYTHING, op.provider):
+            by = pause["by"].get("operator", "somebody")
+            return (
+                f"{by} paused {target} at {clock_time(pause['since'], now)}: nothing of it is sent. "
+                f"`forbear resume {target}` lets it go on; the deadline stays "
+                f"{clock_time(op.deadline_at, now)}."
+            )
+    return ""
 
 
 async def _by_state(store: Store, op: Operation, now: int) -> str:

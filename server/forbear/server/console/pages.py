@@ -13,6 +13,7 @@ from markupsafe import Markup
 from forbear.rules import escalations
 from forbear.rules.escalations import length
 from forbear.rules.model import Case, Operation, Option, Reason, Refusal, State
+from forbear.server import standing
 from forbear.server.app import App
 from forbear.server.cli.home import NOBODY, senders
 from forbear.server.cli.reasons import obstacle
@@ -74,8 +75,10 @@ async def inbox(app: App, *, group: str | None) -> Page:
             for one in living
         ],
     }
+    data["standing"] = answers = standing.listed(app.settings.standing, now)
     rows = _rows(entries, group)
     shown = {
+        "standing": answers,
         "rows": rows,
         "group": group,
         "lines": inboxes.lines(rows) if rows else [],
