@@ -311,7 +311,7 @@ async def test_a_resend_that_a_pause_keeps_past_the_keys_time_is_not_made(forbea
 async def test_what_is_on_its_way_when_a_pause_comes_is_recorded(forbear: Path) -> None:
     async with bank(forbear, TRANSFER | FINDABLE) as on:
         on.script(Answer(202, {"id": "tr_1"}, gate="slow", effect=True), route=WRITE)
-        asked = asyncio.create_task(on.write())
+        asked = asyncio.create_task(on.write(wait_seconds=50))
         await on.provider.arrived(WRITE)
         assert await asyncio.to_thread(cli.run, ("pause", "exp")) == 0
         on.provider.release("slow")
