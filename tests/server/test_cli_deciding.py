@@ -171,7 +171,7 @@ def test_the_plan_of_a_write_has_its_target_its_attempts_and_the_means_of_lookup
     shown = run("show", "1").out
     for line in (
         "exp.export (job), account acct_17",
-        "sent: POST https://api.exp.example/v1/exports, once, first at 10:20:00Z, no idempotency key\n",
+        "/v1/exports, once, first at 10:20:00Z, no idempotency key\n",
         "fingerprint: hmac-sha256:",
         "known: it may have had its effect, last answer 503 at 10:20:00Z\n",
         "limits it stated: Retry-After 30, X-RateLimit-Remaining 0\n",

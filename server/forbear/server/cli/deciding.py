@@ -161,7 +161,7 @@ def decide(
     ] = None,
     as_principal: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="As a workflow that config.toml lists under `handover`, within its list."),
+        typer.Option(metavar="NAME", help="As a workflow of config.toml, within its list."),
     ] = None,
     dry_run: DryRun = False,
     yes: Yes = False,

@@ -37,7 +37,7 @@ async def _paused(store: Store, op: Operation, now: int) -> str:
         if held or target in (EVERYTHING, op.provider):
             by = pause["by"].get("operator", "somebody")
             return (
-                f"{by} paused {target} at {clock_time(pause['since'], now)}: nothing of it is sent. "
+                f"{by} paused {target} at {clock_time(pause['since'], now)}: nothing is sent. "
                 f"`forbear resume {target}` lets it go on; the deadline stays "
                 f"{clock_time(op.deadline_at, now)}."
             )
