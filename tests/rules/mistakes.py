@@ -56,6 +56,13 @@ IN_SMALL: dict[str, Change] = {
         "no request",
         "GET",
     ),
+    "path-without-slash": (
+        '"GET /exports/{id}"',
+        '"GET exports/{id}" #!',
+        "jobs.export.status",
+        "no slash",
+        'write "GET /exports/{id}"',
+    ),
     "post-status-without-effect": (
         '"GET /exports/{id}"',
         '"POST /exports/{id}" #!',

@@ -618,9 +618,10 @@ def test_review_is_left_without_a_decision(home: Path, keys: str, code: int) -> 
 @pytest.mark.parametrize("plain", [False, True])
 def test_watch_shows_what_is_active_at_a_terminal_until_ctrl_c(home: Path, plain: bool) -> None:
     op_id = drive(home, stops)
-    colours = {"NO_COLOR": "1" if plain else "", "TERM": "xterm"}
-    with at_a_terminal("watch", **colours) as terminal:
+    screen = {"NO_COLOR": "1" if plain else "", "TERM": "xterm", "COLUMNS": "80"}
+    with at_a_terminal("watch", **screen) as terminal:
         terminal.until(f"{op_id}  escalated")
+        terminal.until("needs you")
         terminal.until("1 active")
         terminal.type("\x03")
         assert terminal.end() == 0

@@ -279,7 +279,7 @@ def _asked(scene: Scene) -> str:
 
 _HELD_FOR = {
     "slot": "held for a slot",
-    "scope": "held for the scope's rate",
+    "scope": "held by the shared limit",
     "credential": "held for a credential",
     "approval": "held for approval",
     "provider": "held for the provider's own minimum",
