@@ -97,6 +97,9 @@ def _request(raw: object, place: Place, origin: Origin) -> object:
         place.complain("is no request", 'write method and path, such as "GET /exports/{id}"')
         return {"method": "GET", "path": "/"}
     address = "path" if found[2].startswith("/") else "url"
+    if address == "url" and not found[2].startswith("{") and "://" not in found[2]:
+        place.complain("has no slash before its path", f'write "{found[1]} /{found[2]}"')
+        return {"method": "GET", "path": "/"}
     for key in ("method", address):
         origin.spelt[place.at(key).path] = place.path
     return {"method": found[1], address: found[2]}

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from forbear.storage.store import Store
 
 _MOST = 200
+_LABEL = 40
+_BESIDE_LABEL = 70
+"""Columns of a line beside its label: id, state, the provider's word, and what comes next."""
 _NOTHING = "Nothing is active. What agents start shows up here."
 
 
@@ -101,10 +104,11 @@ def _draw(live: Live, active: list[Operation], now: int) -> None:
     from forbear.tools.untrusted import inert
 
     room = max(1, live.console.size.height - 3)
+    label = min(_LABEL, max(8, live.console.size.width - _BESIDE_LABEL))
     drawn = Text(f"{rfc3339(now)} · {len(active)} active · Ctrl-C ends\n", overflow="ellipsis")
     drawn.no_wrap = True
     for op in active[:room]:
-        drawn.append(f"{inert(_line(op, now))}\n", style_of(str(op.state)) or "")
+        drawn.append(f"{inert(_line(op, now, label))}\n", style_of(str(op.state)) or "")
     if not active:
         drawn.append(_NOTHING)
     elif active[room:]:
@@ -126,16 +130,16 @@ def _fields(op: Operation) -> dict[str, str | None]:
     }
 
 
-def _line(op: Operation, now: int) -> str:
+def _line(op: Operation, now: int, label: int = _LABEL) -> str:
     from forbear.rules.model import State
     from forbear.tools.story import span
     from forbear.tools.times import clock_time
     from forbear.tools.untrusted import clip
 
     state = f"{op.state}{f', {op.waiting_for}' if op.waiting_for is not None else ''}"
-    what = clip(op.label or f"{op.provider}.{op.action}", 40)
+    what = clip(op.label or f"{op.provider}.{op.action}", label)
     if op.state is State.ESCALATED or op.approve_by is not None:
-        last = "needs you: forbear inbox"
+        last = "needs you"
     elif op.final:
         last = f"after {span(op.updated_at - op.created_at)}"
     elif op.next_at is not None and op.next_at > now:
@@ -143,4 +147,4 @@ def _line(op: Operation, now: int) -> str:
     else:
         last = ""
     said = f"  {clip(op.provider_state, 20)}" if op.provider_state is not None else ""
-    return f"{op.id}  {state:<20} {what:<40}{said}  {last}".rstrip()
+    return f"{op.id}  {state:<20} {what:<{label}}{said}  {last}".rstrip()
