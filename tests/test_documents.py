@@ -12,11 +12,13 @@ import pytest
 from forbear.rules.contract import Contract
 from forbear.rules.contract_file import parse
 from forbear.rules.contract_report import report
+from forbear.rules.reminders import USUAL
 from forbear.rules.replay import replay
 from forbear.rules.taskbudget import TaskLimits
 from forbear.rules.toml_lines import key_lines
 from forbear.server.cli.first import FIRST_CONTRACT
 from forbear.server.config import Settings
+from forbear.server.tables import Notify
 from forbear.tools.samples import fault
 from forbear.tools.toolset import TOOLS
 
@@ -112,6 +114,21 @@ def test_the_settings_of_the_readme_are_the_defaults(tmp_path: Path) -> None:
     _, block = _BLOCK.findall(README)
     (tmp_path / "config.toml").write_text(block, encoding="utf-8")
     assert Settings.load({"FORBEAR_HOME": str(tmp_path)}).task == TaskLimits()
+
+
+def test_the_blocks_on_decisions_load(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "decisions.md").read_text(encoding="utf-8")
+    blocks = _BLOCK.findall(page)
+    contract = "".join(block for block in blocks if block.startswith("[escalation]"))
+    settings = [block for block in blocks if not block.startswith("[escalation]")]
+    assert len(settings) == 3
+    stated = contract.replace("[escalation]\n", "")
+    assert loaded(f"{SMALLEST}\n[escalation]\n{stated}").remind == tuple(USUAL)
+    (tmp_path / "config.toml").write_text("\n".join(settings), encoding="utf-8")
+    read = Settings.load({"FORBEAR_HOME": str(tmp_path)})
+    assert read.notify is not None
+    assert read.notify == Notify(read.notify.webhook, read.notify.secret)
+    assert len(read.standing) == len(read.handover) == 1
 
 
 def test_the_readme_lists_the_tools_that_there_are() -> None:
