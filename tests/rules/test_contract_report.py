@@ -43,6 +43,7 @@ def test_a_write_that_nothing_can_settle_is_warned_of_when_it_is_loaded(
     if finding is not None:
         assert finding.where == "jobs.export"
         assert finding.text == "a lost answer of export ends with a person"
+        assert "[jobs.export.lookup] or [jobs.export.idempotency]" in finding.fix
 
 
 @pytest.mark.requirement("R15")

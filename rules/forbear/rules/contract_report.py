@@ -304,7 +304,7 @@ def _of_job(contract: Contract, where: str, job: Job) -> Iterator[Finding]:
         yield Finding(
             "no_evidence",
             f"{where}.status",
-            f"nothing shows that asking for the state is {job.status.effect.value!r}",
+            f"no page is named that shows that asking for the state is {job.status.effect.value!r}",
             'add evidence = "https://…" to the status',
         )
     if any(set(row.words) == {"*"} for row in job.states.rows):
@@ -378,7 +378,7 @@ def _of_lost_answer(where: str, action: Action) -> Iterator[Finding]:
             "lost_answer_needs_a_person",
             where,
             f"a lost answer of {action.name} ends with a person",
-            "add [….lookup] or [….idempotency] if the provider has either",
+            f"add [{where}.lookup] or [{where}.idempotency] if the provider has either",
         )
 
 
