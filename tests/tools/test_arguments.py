@@ -160,6 +160,12 @@ def test_the_corrected_call_of_anything_at_all_is_accepted(
             'idempotency_key="k1")',
         ),
         (
+            "submit_job",
+            {"action": "exp.export", "arguments": {"a": 1}},
+            "/provider: is missing",
+            'submit_job(provider="exp", job="export", arguments={"a":1})',
+        ),
+        (
             "write_api",
             {},
             "/call: is missing",

@@ -95,9 +95,10 @@ class Standing:
         given = ", ".join(f"{name} {value}" for name, value in self.parameters.items())
         of = ".".join((self.provider or "any provider", self.action or "any action"))
         last = datetime.fromtimestamp(self.until / 1_000, UTC).strftime("%Y-%m-%d %H:%MZ")
+        often = "once" if self.times == 1 else f"{self.times} times"
         return (
             f"{self.option}{f' ({given})' if given else ''} for {self.reason} of {of}, at most "
-            f"{self.times} times per operation, until {last}, by {self.operator}"
+            f"{often} per operation, until {last}, by {self.operator}"
         )
 
 

@@ -236,7 +236,7 @@ def correct(model: type[Arguments], given: Mapping[str, Any]) -> dict[str, Any]:
     Names are put right and values converted where they plainly say what is meant. Where not, a
     required argument becomes a sample in angle brackets and an optional one is left out.
     """
-    mended = _renamed(model, _present(model, given))
+    mended = _split(model, _renamed(model, _present(model, given)))
     for name, field in model.model_fields.items():
         if field.is_required() and name not in mended:
             mended[name] = _sample(name)
@@ -398,6 +398,17 @@ def _renamed(model: type[Arguments], given: Mapping[str, Any]) -> dict[str, Any]
         if isinstance(inner, Mapping):
             known["arguments"] = {**moved, **inner}
     return known
+
+
+def _split(model: type[Arguments], given: dict[str, Any]) -> dict[str, Any]:
+    """`exp.export`, as people and texts name an action, as its provider and its name."""
+    for name in ("job", "call"):
+        whole = given.get(name)
+        if name in model.model_fields and "provider" not in given and isinstance(whole, str):
+            provider, dot, action = whole.partition(".")
+            if provider and dot and action:
+                return {**given, "provider": provider, name: action}
+    return given
 
 
 # --- values ----------------------------------------------------------------------------------
