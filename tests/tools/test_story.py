@@ -11,6 +11,7 @@ from tests.tools.driving import CONTRACT, driver
 
 from forbear.rules.model import AuditEvent, Option
 from forbear.storage.audit import Code
+from forbear.storage.brakes import Brakes
 from forbear.tools import story
 
 DONE = {
@@ -165,6 +166,17 @@ async def test_a_held_operation_says_for_what(tmp_path: Path) -> None:
         assert not await job.store.write(lambda c: job.store.ledger.reserve(c, job.op_id, held))
         told = story.lines(await job.events())
     assert told[-1] == "10:20:00Z held for a credential, looked at again 10:20:15Z"
+
+
+async def test_an_operation_that_a_person_paused_says_so(tmp_path: Path) -> None:
+    async with driver(tmp_path) as job:
+        await job.accepted()
+        await job.store.write(lambda c: Brakes(job.clock).pause(c, "exp", {"operator": "anna"}))
+        job.clock.advance(113_000)
+        held = job.book.holding("exp", "export")
+        assert not await job.store.write(lambda c: job.store.ledger.reserve(c, job.op_id, held))
+        told = story.lines(await job.events())
+    assert told[-1] == "10:21:53Z held by a pause, looked at again 10:21:58Z"
 
 
 @pytest.mark.parametrize("code", [*Code, "from_the_future"])

@@ -289,6 +289,8 @@ _HELD_FOR = {
 def _held(scene: Scene) -> str:
     waiting_for = scene.after.get("waiting_for")
     held = _HELD_FOR.get(str(waiting_for), "held")
+    if waiting_for == "scope" and scene.after.get("delay_source") is None:
+        held = "held by a pause"  # every other reason of a scope has a source
     at = scene.after.get("next_at")
     return _joined(held, f"looked at again {scene.time(at)}" if at is not None else "")
 
