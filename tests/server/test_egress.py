@@ -115,8 +115,14 @@ def test_plain_http_is_for_this_machine_and_a_provider_on_it() -> None:
     assert check_url("https://localhost/", BASE, ("localhost",)) is not None
 
 
-def test_the_credential_goes_to_the_origin_and_to_hosts_the_request_names() -> None:
-    assert takes_credential("https://api.exp.example/v2", BASE, ())
+@pytest.mark.requirement("C02")
+def test_the_credential_goes_below_base_url_and_to_hosts_the_request_names() -> None:
+    assert takes_credential("https://api.exp.example/v1/jobs?x=/v2", BASE, ())
+    assert takes_credential("https://api.exp.example/v1", f"{BASE}/", ())
+    assert takes_credential("https://api.exp.example?x=1", "https://api.exp.example", ())
+    for elsewhere in ("", "/", "/v2", "/v10/jobs", "/V1/jobs", "/%76%31/jobs"):
+        assert not takes_credential(f"https://api.exp.example{elsewhere}", BASE, ())
+    assert takes_credential("https://api.exp.example/v2", BASE, ("api.exp.example",))
     assert not takes_credential("https://files.exp.example/", BASE, ())
     assert takes_credential("https://files.exp.example/", BASE, ("files.exp.example",))
     assert not takes_credential("https://files.exp.example:8443/", BASE, ("files.exp.example",))

@@ -609,6 +609,7 @@ async def test_a_header_of_the_request_does_not_stand_beside_the_credential(
         assert fake.arrivals[0].headers["authorization"] == f"Bearer {TOKEN}"
 
 
+@pytest.mark.requirement("C02")
 @pytest.mark.requirement("C04")
 @pytest.mark.parametrize(
     ("contract_hosts", "request_hosts", "authenticate", "credential"),
@@ -638,6 +639,7 @@ async def test_SE_01_another_host_gets_the_credential_only_if_the_request_names_
         assert ("authorization" in files.arrivals[0].headers) == credential
 
 
+@pytest.mark.requirement("C02")
 @pytest.mark.requirement("C04")
 async def test_SE_03_an_address_elsewhere_is_refused_before_the_secret_is_read(
     clock: ManualClock,

@@ -9,24 +9,17 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
-import json
 import os
 import re
 import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from urllib.parse import quote
 
 from forbear.rules.contract import Auth
 
 MAX_SECRET = 65_536
 """Bytes of a secret file that are read; longer is refused."""
-
-REDACTED = b"[redacted]"
-
-SHORTEST = 8
-"""Characters below which a secret is not looked for in answers."""
 
 _FIELD_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # RFC 9110, section 5.6.2: token
 _FIELD_VALUE = re.compile(r"[\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?")
@@ -51,6 +44,7 @@ class Credential:
     _query: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     _bound: tuple[str, ...] = field(default=(), repr=False)
     """What the fingerprint covers: secrets of `env:` and literals, references of the others."""
+    _secrets: tuple[str, ...] = field(default=(), repr=False)
 
     def headers(self) -> tuple[tuple[str, str], ...]:
         """Header fields for the final request only."""
@@ -68,26 +62,9 @@ class Credential:
         """
         return _digest(store_key, b"credential\0", self._bound)
 
-    def hidden_in(self, data: bytes) -> bytes:
-        """What a provider sent, without this credential where it is reflected.
-
-        Finds the value as it is, percent-encoded and as JSON writes it; short values are left, they
-        would be found everywhere.
-        """
-        for form in self._forms():
-            data = data.replace(form, REDACTED)
-        return data
-
-    def _forms(self) -> list[bytes]:
-        values = [value.rpartition(" ")[2] for _, value in self._headers]
-        values += [value for _, value in self._query]
-        forms = {
-            form.encode()
-            for value in values
-            if len(value) >= SHORTEST
-            for form in (value, quote(value, safe=""), json.dumps(value)[1:-1])
-        }
-        return sorted(forms, key=len, reverse=True)
+    def secrets(self) -> tuple[str, ...]:
+        """What must be shown nowhere; of a header's value also the last word, after its scheme."""
+        return (*self._secrets, *(secret.rpartition(" ")[2] for secret in self._secrets))
 
     def version(self, store_key: bytes) -> str:
         """A keyed name of the very value in use: a refusal counts until it changes."""
@@ -136,18 +113,19 @@ class Credentials:
         if isinstance(secret, MissingCredential):
             return secret
         name = auth.name or ""
-        bound = (auth.scheme, name, secret.bound)
+        bound, hidden = (auth.scheme, name, secret.bound), (secret.value,)
         if auth.scheme == "query":
-            return Credential(_query=((name, secret.value),), _bound=bound)
+            return Credential(_query=((name, secret.value),), _bound=bound, _secrets=hidden)
         if not _FIELD_VALUE.fullmatch(secret.value):
             return MissingCredential(
                 secret.reference, "the value has characters that no header can carry -> check it"
             )
         if auth.scheme == "bearer":
-            return Credential((("Authorization", f"Bearer {secret.value}"),), _bound=bound)
+            field_value = f"Bearer {secret.value}"
+            return Credential((("Authorization", field_value),), _bound=bound, _secrets=hidden)
         if not _FIELD_NAME.fullmatch(name):
             return MissingCredential("[auth] name", f"{name!r} is not a header name -> correct it")
-        return Credential(((name, secret.value),), _bound=bound)
+        return Credential(((name, secret.value),), _bound=bound, _secrets=hidden)
 
     def _basic(self, auth: Auth) -> Credential | MissingCredential:
         user = self._read(auth.user, literal=True)
@@ -162,7 +140,10 @@ class Credentials:
             )
         pair = base64.b64encode(f"{user.value}:{password.value}".encode()).decode("ascii")
         bound = ("basic", user.bound, password.bound)
-        return Credential((("Authorization", f"Basic {pair}"),), _bound=bound)
+        # With a literal password the user is the secret, else it is a name that answers may hold.
+        secret = password if password.referred else user
+        hidden = (pair, secret.value) if secret.referred else (pair,)
+        return Credential((("Authorization", f"Basic {pair}"),), _bound=bound, _secrets=hidden)
 
     def _read(self, reference: str | None, *, literal: bool = False) -> _Secret | MissingCredential:
         if reference is None:
@@ -185,7 +166,7 @@ class Credentials:
                 reason = f"{kind}: is not supported yet -> use env: or file:"
                 return MissingCredential(f"{kind}:", reason)
             case _ if literal:
-                return _Secret("a literal part of [auth]", reference, reference)
+                return _Secret("a literal part of [auth]", reference, reference, referred=False)
             case _:
                 return MissingCredential("[auth]", "no reference -> write env:NAME or file:/path")
 
@@ -195,6 +176,8 @@ class _Secret:
     reference: str
     value: str = field(repr=False)
     bound: str = field(repr=False)
+    referred: bool = True
+    """Read from where a reference points, so not in the contract's text."""
 
 
 def _read_file(path: Path) -> bytes | str:

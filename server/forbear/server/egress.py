@@ -99,13 +99,21 @@ def check_url(
 def takes_credential(url: str, base_url: str, request_hosts: Sequence[str]) -> bool:
     """Whether the provider's credential may go to `url`, which `check_url` has accepted.
 
-    Only base_url's origin gets it, and hosts that the request itself names exactly.
+    Only base_url's origin gets it, at paths below base_url's own, and hosts that the request itself
+    names exactly.
     """
     origin = read_origin(url)
     if isinstance(origin, str):
         return False
     exact = (entry for entry in request_hosts if not entry.startswith("*"))
-    return origin == read_origin(base_url) or any(_allows(entry, origin) for entry in exact)
+    ours = origin == read_origin(base_url) and _is_below(urlsplit(url).path, base_url)
+    return ours or any(_allows(entry, origin) for entry in exact)
+
+
+def _is_below(path: str, base_url: str) -> bool:
+    """Whether a path without dot segments is base_url's own, or below it."""
+    base = urlsplit(base_url).path.rstrip("/")
+    return path == base or path.startswith(f"{base}/") or not base
 
 
 def _allows(entry: str, origin: Origin) -> bool:

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from types import TracebackType
 from typing import Any, Self
-from urllib.parse import quote
+from urllib.parse import quote, unquote_plus
 
 import httpcore2
 import httpx
@@ -36,6 +36,7 @@ from forbear.server.egress import (
     read_origin,
     takes_credential,
 )
+from forbear.server.redaction import Redaction
 from forbear.server.wire import Wire
 
 MAX_HEAD = 65_536
@@ -98,6 +99,7 @@ class Upstream:
         self._tls = tls
         self._clients: dict[str, httpx.AsyncClient] = {}
         self._used: dict[str, int] = {}
+        self._redactions: dict[str, Redaction] = {}
 
     async def __aenter__(self) -> Self:
         return self
@@ -160,18 +162,20 @@ class Upstream:
             fault, detail = "local", f"this program failed: {type(error).__name__}"
         finally:
             _current.reset(token)
-        return Reply(
+        reply = Reply(
             sent=exchange.sent,
             complete=fault is None,
             started_at=exchange.started_at,
             ended_at=self._clock.now().wall,
             status=exchange.status,
-            headers=exchange.hidden_in_headers(),
-            body=body if exchange.credential is None else exchange.credential.hidden_in(body),
+            headers=exchange.headers,
+            body=body,
             url=request.url,
             fault=fault,
             detail=detail,
         )
+        redaction = self._redactions.get(exchange.provider)
+        return reply if redaction is None else redaction.hidden(reply)
 
     def _spend(self, permit: Permit) -> None:
         if permit.attempt_id in self._used:
@@ -195,14 +199,7 @@ class Upstream:
             raise _Stop("egress_refused", refused or "")
         exchange.origin = origin
         _check_fields(request)
-        if request.authenticate and takes_credential(
-            request.url, target.base_url, request.allow_hosts
-        ):
-            auth = target.auth if request.secret is None else target.auth.narrowed(request.secret)
-            credential = self._credentials.resolve(auth)
-            if isinstance(credential, MissingCredential):
-                raise _Stop("credential_missing", str(credential))
-            exchange.credential = credential
+        exchange.credential = self._credential(provider, request, target)
         fields = [*request.headers, *_OWN_FIELDS]
         if request.fresh_connection:
             fields.append(("Connection", "close"))
@@ -216,6 +213,27 @@ class Upstream:
             return await _read(exchange, response)
         finally:
             await response.aclose()
+
+    def _credential(self, provider: str, request: Outbound, target: Target) -> Credential | None:
+        """What the request takes along; None if it goes where no credential may go.
+
+        A place that gets none may still know the secret, so its reply is searched like any other.
+        """
+        stated = self._credentials.resolve(target.auth)
+        wanted = stated
+        if request.secret is not None:
+            wanted = self._credentials.resolve(target.auth.narrowed(request.secret))
+        redaction = self._redactions.setdefault(provider, Redaction())
+        for each in (stated, wanted):
+            if isinstance(each, Credential):
+                redaction.learn(each.secrets())
+        if not request.authenticate or not takes_credential(
+            request.url, target.base_url, request.allow_hosts
+        ):
+            return None
+        if isinstance(wanted, MissingCredential):
+            raise _Stop("credential_missing", str(wanted))
+        return wanted
 
     def _client(self, provider: str) -> httpx.AsyncClient:
         client = self._clients.get(provider)
@@ -315,15 +333,6 @@ class _Exchange:
     @property
     def sent(self) -> bool:
         return self.heads > 0 and not self.refused
-
-    def hidden_in_headers(self) -> tuple[tuple[str, str], ...]:
-        """The answer's fields, without the credential where the provider reflects it."""
-        if self.credential is None:
-            return self.headers
-        return tuple(
-            (name, self.credential.hidden_in(value.encode()).decode())
-            for name, value in self.headers
-        )
 
     def field(self, name: str) -> str:
         return ", ".join(value for key, value in self.headers if key.lower() == name)
@@ -469,6 +478,7 @@ class _Transport(httpx.AsyncBaseTransport):
             replaced = {name.lower().encode() for name, _ in added}
             fields = [pair for pair in fields if pair[0].lower() not in replaced]
             fields += [(name.encode(), value.encode()) for name, value in added]
+            path = _without(path, exchange.credential.query())
             for name, value in exchange.credential.query():
                 joint = b"&" if b"?" in path else b"?"
                 path += joint + f"{quote(name, safe='')}={quote(value, safe='')}".encode()
@@ -499,6 +509,20 @@ class _Transport(httpx.AsyncBaseTransport):
     async def aclose(self) -> None:
         await self._kept.aclose()
         await self._fresh.aclose()
+
+
+def _without(path: bytes, added: tuple[tuple[str, str], ...]) -> bytes:
+    """The path without the parameters that are about to be added: one address, one secret."""
+    if not added or b"?" not in path:
+        return path
+    names = {name for name, _ in added}
+    address, _, query = path.partition(b"?")
+    kept = [
+        pair
+        for pair in query.split(b"&")
+        if unquote_plus(pair.partition(b"=")[0].decode("latin-1")) not in names
+    ]
+    return address + b"?" + b"&".join(kept) if kept else address
 
 
 class _Body(httpx.AsyncByteStream):
