@@ -134,6 +134,7 @@ def test_a_question_closes_itself_when_its_job_ends_or_stops(house: House) -> No
     now = house.case(job)
     assert now is not None
     assert now.reason is Reason.TRANSPORT_BUDGET_EXHAUSTED
+    assert "Asked for: extend by 15 minutes" in now.text, "what was asked for is still asked for"
 
 
 @pytest.mark.requirement("E12")

@@ -355,7 +355,7 @@ def _words(
                 {"until": f"default and at most: {length(SESSION)}"},
             )
         case Option.APPROVE:
-            return ("approve", "the stored request is sent, exactly as shown", {})
+            return ("approve", "the stored request is sent, and no other", {})
         case Option.REJECT:
             return ("reject", "nothing is sent", {})
         case _:

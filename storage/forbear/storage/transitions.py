@@ -252,10 +252,15 @@ def _open(
     holding: Holding | None,
     about: About,
 ) -> Case:
+    replaced = open_case(connection, op.id)
     _close_case(connection, op.id, now, "replaced by a new case")
     contract = holding.contract if holding is not None else None
     asked = asked_for(op, about.wish)
     offered = escalations.offers(op, reason, contract, now, asked=asked)
+    if about.wish is None and replaced is not None and replaced.wish is not None:
+        # What an agent asked for is still asked for, where the new question offers it.
+        still = replaced.wish["option"] in [str(offer.option) for offer in offered]
+        about = replace(about, wish=replaced.wish if still else None)
     about = replace(
         about,
         asked_again=reminders.next_reminder(reminders.schedule(contract), now, 0, now),

@@ -366,6 +366,15 @@ def _escalated(record: Record) -> Advice:
     page = record.console
     blocked = record.case is not None and record.case.reason is Reason.BLOCKED_STATE
     look = f" (see {page})" if blocked and page is not None and fits_as_link(page) else ""
+    wish = record.case.wish if record.case is not None else None
+    if wish is not None:
+        option = str(wish.get("option", "")).replace("_", " ")
+        return Advice(
+            f"Stopped: {why}{look}. A person is asked for: {option}.",
+            f"Stopped: {why}. A person is asked.",
+            f"Tell the user to decide {where(record)}, then do other work or end your turn.",
+            "Do not ask again, repeat it or go another way.",
+        )
     return Advice(
         f"Stopped: {why}{look}.",
         f"Stopped: {why}.",
