@@ -189,6 +189,38 @@ async def test_cb_01_a_probe_that_cannot_connect_makes_room_for_a_later_one(
 
 
 @pytest.mark.requirement("R32")
+async def test_cb_01_failures_of_requests_already_out_are_no_probes(tmp_path: Path) -> None:
+    scopes = {"account": {"per": "account", "rate": "1000/1s", "max_concurrent_requests": 8}}
+    patient = {"customer": CALLS["customer"] | {"timeout": "30s"}}
+    async with stage(tmp_path, calls=patient, scopes=scopes) as on:
+        on.script(*[replace(DOWN, gate="slow")] * 8, *[GOOD] * 10, route=CUSTOMERS)
+        asked = [
+            await on.call(
+                "read_api",
+                provider="exp",
+                call="customer",
+                arguments={"id": f"c_{number}"},
+                wait_seconds=0,
+            )
+            for number in range(8)
+        ]
+        with anyio.fail_after(PATIENCE):
+            await on.provider.arrived(CUSTOMERS, 8)
+        on.provider.release("slow")
+        await on.settled()
+
+        (circuit,) = await on.app.store.read.outages()
+        assert on.count(CUSTOMERS) == 8
+        assert circuit["probes"] == 0
+        assert circuit["probe_at"] <= circuit["open_since"] + 2_000
+        await on.passes(900)  # beyond the first delay of each, and before the first probe
+        held = await on.full(asked[0]["operation_id"], timeline=True)
+        assert "held because the provider cannot be reached" in held["timeline"][-1]
+        ended = [await on.end_of(one["operation_id"]) for one in asked]
+        assert {one["state"] for one in ended} == {"succeeded"}
+
+
+@pytest.mark.requirement("R32")
 async def test_cb_01_a_probe_that_is_refused_reached_a_provider_that_works(tmp_path: Path) -> None:
     async with stage(tmp_path, calls=CALLS) as on:
         asked = await outage(on)

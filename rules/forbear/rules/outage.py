@@ -22,7 +22,7 @@ PAGE_AFTER = 900_000
 
 _PROBE_BASE, _PROBE_MAX = 2_000, 120_000
 
-_UNREACHED = frozenset({"dns", "connect", "tls", "timeout"})
+_UNREACHED = frozenset({"dns", "connect", "tls"})
 """Faults of a request that was never sent which say that the provider cannot be reached."""
 
 
@@ -31,6 +31,8 @@ def verdict_on(signal: Signal, reply: Reply) -> bool | None:
     match signal.meaning:
         case Meaning.NOT_SENT:
             return False if reply.fault in _UNREACHED else None
+        case Meaning.SERVER_ERROR if signal.status == 408:
+            return None  # it answered; what it waited for was our request
         case Meaning.NO_ANSWER | Meaning.SERVER_ERROR:
             return False
         case _:

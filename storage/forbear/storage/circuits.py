@@ -39,7 +39,8 @@ def _known(connection: Connection, scope: str, host: str, now: int) -> Row[Any] 
         return row
     ahead, moved = row.updated_at - now, {"updated_at": now}
     if row.open_since is not None:
-        moved |= {"probe_at": row.probe_at - ahead, "page_at": row.page_at - ahead}
+        for time in ("open_since", "probe_at", "page_at"):
+            moved[time] = getattr(row, time) - ahead
     _update(connection, scope, host, **moved)
     return connection.execute(_CIRCUIT, here).first()
 
@@ -56,6 +57,7 @@ def record(
     op: Operation,
     *,
     works: bool,
+    reserved_at: int,
     spread: int,
     holding: Holding,
     now: int,
@@ -64,6 +66,7 @@ def record(
 ) -> None:
     """Note what an attempt says about a host. The first success ends an outage, or its beginning.
 
+    One that was reserved before the outage was known is no probe: its failure moves none.
     `spread` is the time over which those who waited for its end go on, ms.
     """
     row = _known(connection, scope, host, now)
@@ -80,6 +83,8 @@ def record(
         connection.execute(sa.insert(circuits), values)
         return
     if row.open_since is not None:
+        if reserved_at <= row.open_since:
+            return
         probe_at = outage.next_probe(row.probes + 1, now, u)
         _update(connection, scope, host, probes=row.probes + 1, probe_at=probe_at, updated_at=now)
         if now >= row.page_at:

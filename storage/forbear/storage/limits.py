@@ -90,6 +90,7 @@ def learn(
                 reserved.host,
                 op,
                 works=works,
+                reserved_at=reserved.operation.updated_at,
                 spread=_spread(reserved),
                 holding=reserved.holding,
                 now=now,

@@ -287,10 +287,12 @@ _HELD_FOR = {
 
 
 def _held(scene: Scene) -> str:
-    waiting_for = scene.after.get("waiting_for")
-    held = _HELD_FOR.get(str(waiting_for), "held")
-    if waiting_for == "scope" and scene.after.get("delay_source") is None:
+    if scene.after.get("delay_source") == DelaySource.CIRCUIT_OPEN:
+        held = "held because the provider cannot be reached"
+    elif scene.after.get("waiting_for") == "scope" and scene.after.get("delay_source") is None:
         held = "held by a pause"  # every other reason of a scope has a source
+    else:
+        held = _HELD_FOR.get(str(scene.after.get("waiting_for")), "held")
     at = scene.after.get("next_at")
     return _joined(held, f"looked at again {scene.time(at)}" if at is not None else "")
 
@@ -352,6 +354,7 @@ def _answered(scene: Scene, verb: str) -> str:
     if state is not None:
         parts.append(f"state {_word(state)}")
     parts.append(_MEANINGS.get(str(body.get("meaning")), ""))
+    parts.append(_SAW.get(str(body.get("saw")), ""))
     if body.get("missing"):
         parts.append("; ".join(clip(str(each), 120) for each in body["missing"][:3]))
     if body.get("mismatch"):
@@ -371,6 +374,9 @@ _MEANINGS = {
     "already_terminal": "already over",
 }
 
+
+_SAW = {"nothing": "found nothing", "a part": "not read to its end, so it proves nothing"}
+"""What a lookup that settles nothing saw."""
 
 _CUTS = {
     str(Cut.CYCLE): "whose next cursor was used before, so the rest is left out",
