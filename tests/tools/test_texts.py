@@ -406,8 +406,19 @@ def test_an_open_circuit_is_the_same_outage_for_all_that_wait(state: State) -> N
     )
 
 
+@pytest.mark.parametrize("state", [State.QUEUED, State.DELAYED])
+def test_a_pause_is_told_as_a_pause_and_never_as_a_limit(state: State) -> None:
+    told = next_step(read(state=state, waiting_for=WaitingFor.SCOPE, next_at=AS_OF + MINUTE))
+    assert "a person has paused requests to pay" in told
+    assert "forbear resume" in told
+
+
 def test_what_is_due_far_away_ends_the_turn_unless_the_client_must_stay() -> None:
-    later = read(waiting_for=WaitingFor.SCOPE, next_at=AS_OF + 60 * MINUTE)
+    later = read(
+        waiting_for=WaitingFor.SCOPE,
+        delay_source=DelaySource.SCOPE_LIMIT,
+        next_at=AS_OF + 60 * MINUTE,
+    )
 
     assert "allows the next request at 11:20:14Z. Give the user the operation_id" in next_step(
         later

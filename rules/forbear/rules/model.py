@@ -335,6 +335,11 @@ class Operation:
         return self.state in FINAL
 
     @property
+    def paused(self) -> bool:
+        """A person's pause holds its next request: no limit, and nothing says until when."""
+        return self.waiting_for is WaitingFor.SCOPE and self.delay_source is None
+
+    @property
     def may_proceed(self) -> bool:
         return self.state is State.SUCCEEDED
 

@@ -155,7 +155,7 @@ class Drafter:
             facts = facts_of(op, holding.contract)
             request = render(holding.contract, action.send, facts, timeout=op.timeout)
         except ValueError as error:  # what JSON cannot say, or what the request cannot hold
-            return refusals.invalid_arguments([f"/arguments: {error}"], "the same call")
+            return refusals.invalid_arguments([f"/arguments: {error}"], None)
         digest = identity.request_digest(request, action.section)
         asks = _needs_approval(action.send, op.arguments)
         page = paging_of(action)

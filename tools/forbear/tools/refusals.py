@@ -72,16 +72,17 @@ def use_one_call(action: str, items: int, instead: str, call: str | None) -> Ref
     )
 
 
-def invalid_arguments(problems: Sequence[str], call: str) -> Refusal:
-    """`problems` are `/pointer: what is wrong`; `call` is the whole call, mended."""
+def invalid_arguments(problems: Sequence[str], call: str | None) -> Refusal:
+    """`problems` are `/pointer: what is wrong`; `call` is the whole call, mended, if it can be."""
     shown = [clip(problem, 200) for problem in problems[:5]]
     if len(problems) > 5:
         shown.append(f"and {len(problems) - 5} more")
+    mend = "Mend exactly that and call again with everything else as it was."
     return _refuse(
         Code.INVALID_ARGUMENTS,
         "; ".join(shown),
-        f"Call again exactly so: {call}",
-        otherwise="Mend exactly that and call again with everything else as it was.",
+        mend if call is None else f"Call again exactly so: {call}",
+        otherwise=mend,
     )
 
 

@@ -176,6 +176,8 @@ def _queued(record: Record) -> Advice:
     provider = provider_of(operation)
     if operation.delay_source is DelaySource.CIRCUIT_OPEN:
         return _outage(record)
+    if operation.paused:
+        return _paused(record)
     at = due(record)
     match operation.waiting_for:
         case WaitingFor.APPROVAL:
@@ -241,6 +243,8 @@ def _waiting(record: Record) -> Advice:
     operation = record.operation
     if operation.delay_source is DelaySource.CIRCUIT_OPEN:
         return _outage(record)
+    if operation.paused:
+        return _paused(record)
     if operation.waiting_for is WaitingFor.APPROVAL:
         return Advice(
             f'"{label_of(operation)}" was sent; a person must approve looking at it.',
@@ -288,6 +292,8 @@ def _delayed(record: Record) -> Advice:
         )
     if operation.delay_source is DelaySource.CIRCUIT_OPEN:
         return _outage(record)
+    if operation.paused:
+        return _paused(record)
     if reads_on(operation):
         return _reading(record)
     at = due(record)
@@ -315,6 +321,18 @@ def _setback(operation: Operation) -> str:
         status, "broke down" if status >= 500 else "put it off"
     )
     return f"{provider} {said} ({status}){undone}"
+
+
+def _paused(record: Record) -> Advice:
+    operation = record.operation
+    so_far = "It was sent" if operation.sent else "Not sent"
+    return Advice(
+        f"{so_far}; a person has paused requests to {provider_of(operation)}.",
+        f"{so_far}; a person has paused requests.",
+        "Tell the user that `forbear resume` ends the pause, then end your turn; it goes on by "
+        "itself afterwards.",
+        "Do not go another way.",
+    )
 
 
 def _outage(record: Record) -> Advice:

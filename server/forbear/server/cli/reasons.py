@@ -137,6 +137,8 @@ async def _queued(store: Store, op: Operation, now: int) -> str:
 async def _held(store: Store, op: Operation, now: int) -> str:
     """Held by a limit that others share: which one, and until when."""
     mine = f"{op.provider}/"
+    if op.paused:
+        return "A person has paused it: `forbear ps` lists the pauses, `forbear resume` ends one."
     if op.delay_source is DelaySource.CIRCUIT_OPEN:
         for down in await store.read.outages():
             if str(down["scope"]).startswith(mine):
