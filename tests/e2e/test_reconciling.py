@@ -170,7 +170,7 @@ async def test_a_keyed_write_is_sent_again_under_its_key_and_done_once(
         stored = (await on.operation(told["operation_id"])).wire_key
         ended = await on.end_of(told["operation_id"])
 
-        assert ended["state"] == "succeeded"
+        assert (ended["state"], ended["failure"]) == ("succeeded", None)
         assert ended["provider_job"]["id"] == "tr_1"
         assert wire_keys(on.provider) == [stored, stored]
         assert len({arrival.body for arrival in on.provider.arrivals}) == 1
@@ -388,6 +388,8 @@ async def test_absence_that_proves_nothing_uses_up_the_lookups_and_asks(tmp_path
         assert ended["budgets"]["lookups"] == {"used": 6, "max": 6}
         assert "Lookup: 6 of 6" in ended["escalation"]["text"]
         assert "proves nothing" in ended["escalation"]["text"]
+        timeline = (await on.full(transfer, timeline=True))["timeline"]
+        assert sum("looked it up, found nothing" in line for line in timeline) == 6
         assert (on.count(WRITE), on.count(LOOK)) == (1, 6)
         await on.passes(24 * HOUR)
         assert (on.count(WRITE), on.count(LOOK)) == (1, 6)

@@ -658,6 +658,13 @@ def test_a_quota_answer_moves_the_scope_whatever_was_asked() -> None:
         assert judge(op, told(M.QUOTA_EXHAUSTED, retry_after=asked)).scope_until == NOW + 300_000
 
 
+def test_a_quota_answer_without_a_time_moves_the_scope_as_a_429_does() -> None:
+    for op in (waiting(), sending(Kind.CANCEL, KEYED), sending()):
+        until = judge(op, told(M.QUOTA_EXHAUSTED)).scope_until
+        assert until is not None
+        assert until >= NOW + 5 * SECOND
+
+
 # --- retries of submissions, results and cancellations --------------------------------------
 
 

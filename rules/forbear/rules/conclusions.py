@@ -151,6 +151,9 @@ def _undelivered(signal: Signal) -> str | None:
 REST: Changes = {"next_at": None, "waiting_for": None, "delay": None, "delay_source": None}
 """What a state that plans nothing has."""
 
+SUCCESS: Changes = {**REST, "failure": None}
+"""What every success leaves: a failure of an earlier attempt is the story's, not the outcome's."""
+
 
 def story_of(signal: Signal, **chosen: object) -> Changes:
     """The inputs of the rules as the audit event keeps them."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import assert_never
 
 from forbear.rules.breaker import FORGIVEN
-from forbear.rules.conclusions import REST, Changes, Verdict
+from forbear.rules.conclusions import REST, SUCCESS, Changes, Verdict
 from forbear.rules.contract import Action, Job
 from forbear.rules.escalations import (
     DEFAULT_HOLD,
@@ -121,7 +121,9 @@ def grant(
             }
             return Verdict(Event.RULED_OUT, changes)
         case Option.USE_UNVALIDATED_RESULT:
-            return Verdict(Event.SUCCEEDED, {**REST, "validated": False, "authorisation": case_id})
+            return Verdict(
+                Event.SUCCEEDED, {**SUCCESS, "validated": False, "authorisation": case_id}
+            )
         case Option.APPROVE:
             return approved(op, case_id, now)
         case Option.REJECT if reason is Reason.REQUESTED:
@@ -258,7 +260,7 @@ def _two_checks(op: Operation, action: Action | None, at: int) -> Changes:
 def _confirm_done(op: Operation, reference: str, now: int, case_id: str) -> Verdict:
     if op.kind is not Kind.JOB:
         changes: Changes = {
-            **REST,
+            **SUCCESS,
             "validated": False,
             "certainty": Certainty.APPLIED,
             "take": {**op.take, "id": reference},

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from forbear.rules import backoff
 from forbear.rules.conclusions import (
-    REST,
+    SUCCESS,
     Changes,
     Tried,
     Verdict,
@@ -19,6 +19,7 @@ from forbear.rules.conclusions import (
     blocking_scope,
     failure_of,
     seen_in,
+    stop,
     stopped,
     story_of,
 )
@@ -169,7 +170,7 @@ def after_lookup(tried: Tried, *, can_still_send: bool) -> Verdict:
         seen = tried.seen | {"search": None}
         return _found(tried.op, tried.action, search.found[0], signal, seen, tried.now)
     if page.more is not None:
-        return _look_again(tried, lookup, search.ended())
+        return _look_again(tried, lookup, search.ended(), saw="a part")
     return _empty(tried, lookup, search.ended(), can_still_send=can_still_send)
 
 
@@ -207,14 +208,14 @@ def _empty(tried: Tried, lookup: Lookup, search: Search, *, can_still_send: bool
     now = tried.now
     search = replace(search, last_empty=now)
     if can_still_send:
-        return _look_again(tried, lookup, search)
+        return _look_again(tried, lookup, search, saw="nothing")
     first = now if search.first_empty is None else search.first_empty
     search, apart = replace(search, first_empty=first), now - first >= lookup.settle
     doubtful = tried.op.certainty is Certainty.MAYBE_APPLIED
     if not (lookup.absence_proves and apart and doubtful) or search.proven:
-        return _look_again(tried, lookup, search)
+        return _look_again(tried, lookup, search, saw="nothing")
     absent = tried.noting(search=search.kept(), certainty=Certainty.NOT_APPLIED)
-    story = story_of(tried.signal, absence="proven")
+    story = story_of(tried.signal, absence="proven", saw="nothing")
     resend = _the_one_resend(tried)
     if resend is None:
         return replace(stopped(Reason.UNCLEAR_WRITE, absent.seen, tried.signal), story=story)
@@ -236,28 +237,30 @@ def _the_one_resend(tried: Tried) -> Changes | None:
 
 def _without_page(tried: Tried, lookup: Lookup, search: Search) -> Verdict:
     """The lookup itself went wrong. A refusal for its rate is one for the whole scope."""
-    asked = stated_wait(tried.signal)
+    limits, asked = tried.contract.classes[RequestClass.READ], stated_wait(tried.signal)
+    own = backoff.rate_limited_retry_delay(limits, tried.op.lookups.used - 1, tried.u)
+    wait = own if asked is None else asked
     match tried.signal.meaning:
         case Meaning.RATE_LIMITED:
-            limits = tried.contract.classes[RequestClass.READ]
-            own = backoff.rate_limited_retry_delay(limits, tried.op.lookups.used - 1, tried.u)
-            wait = own if asked is None else asked
             return blocking_scope(_look_again(tried, lookup, search, wait), tried.now, wait)
         case Meaning.QUOTA_EXHAUSTED:
-            return blocking_scope(_look_again(tried, lookup, search), tried.now, asked)
+            return blocking_scope(_look_again(tried, lookup, search), tried.now, wait)
         case _:
             return _look_again(tried, lookup, search)
 
 
-def _look_again(tried: Tried, lookup: Lookup, search: Search, least: int = 0) -> Verdict:
+def _look_again(
+    tried: Tried, lookup: Lookup, search: Search, least: int = 0, saw: str | None = None
+) -> Verdict:
     """Another lookup, at least `settle` after this one, while lookups and time are left."""
     op, seen = tried.op, tried.seen | {"search": search.kept()}
     longest = max(LONGEST_LOOK, lookup.settle)
     own = backoff.doubled(max(lookup.settle, FIRST_LOOK[0]), max(0, op.lookups.used - 1), longest)
     plan = None if op.lookups.spent else _plan(tried, lookup, max(own, least))
+    story = story_of(tried.signal, saw=saw)
     if plan is None:
-        return stopped(Reason.UNCLEAR_WRITE, seen, tried.signal)
-    return Verdict(Event.OBSERVED, seen | plan, story=story_of(tried.signal))
+        return stop(Reason.UNCLEAR_WRITE, seen, **story)
+    return Verdict(Event.OBSERVED, seen | plan, story=story)
 
 
 # --- the effect is there --------------------------------------------------------------------
@@ -273,7 +276,7 @@ def _found(
 ) -> Verdict:
     """A job goes on being watched, a call has succeeded."""
     kept = {**op.take, **take}
-    changes = seen | REST | {"take": kept, "certainty": Certainty.APPLIED, "failure": None}
+    changes = seen | SUCCESS | {"take": kept, "certainty": Certainty.APPLIED}
     story = story_of(signal, found=dict(take))
     if op.kind is not Kind.JOB or not isinstance(action, Job):
         done: Changes = {"validated": True, "step": Step.SEND}

@@ -232,7 +232,7 @@ def _wait_for_quota(tried: Tried) -> Verdict:
         verdict = _looked_for(tried)
     else:
         verdict = stopped(Reason.QUOTA_EXHAUSTED, tried.seen, tried.signal)
-    return blocking_scope(verdict, tried.now, asked)
+    return blocking_scope(verdict, tried.now, asked or _unasked_delay(tried))
 
 
 def _retry_failed(tried: Tried) -> Verdict:

@@ -14,6 +14,7 @@ from typing import assert_never
 from forbear.rules import backoff
 from forbear.rules.conclusions import (
     REST,
+    SUCCESS,
     Changes,
     Tried,
     approved_again,
@@ -128,7 +129,7 @@ def _after_status(op: Operation, job: Job, signal: Signal, now: int, u: float) -
             return stopped(Reason.NOT_FOUND, seen, signal)
         case Meaning.QUOTA_EXHAUSTED:
             verdict = stopped(Reason.QUOTA_EXHAUSTED, seen, signal)
-            return blocking_scope(verdict, now, stated_wait(signal))
+            return blocking_scope(verdict, now, stated_wait(signal) or job.backoff.rate_limited)
         case (
             Meaning.REDIRECT
             | Meaning.REJECTED
@@ -238,7 +239,7 @@ def _planned(plan: Plan) -> Changes:
 
 
 def _job_succeeded(seen: Changes, signal: Signal) -> Verdict:
-    changes = {**seen, **REST, "validated": True, "terminal_seen": True, "step": Step.STATUS}
+    changes = {**seen, **SUCCESS, "validated": True, "terminal_seen": True, "step": Step.STATUS}
     if signal.partial:
         changes["result"] = {"partial": True}
     return Verdict(Event.SUCCEEDED, changes, story=story_of(signal, partial=signal.partial or None))
@@ -315,7 +316,7 @@ def _accepted(
     if isinstance(plan, Reason):
         return stopped(plan, seen, signal)
     story = {**story_of(signal), **plan.story}
-    verdict = Verdict(Event.ACCEPTED, seen | _planned(plan), story=story)
+    verdict = Verdict(Event.ACCEPTED, seen | _planned(plan) | {"failure": None}, story=story)
     return approved_first(op, job, verdict, first=True)
 
 
@@ -332,10 +333,10 @@ def _after_request(
             progress = Progress.of(op)
             if progress is not None:
                 return _after_page(op, contract, progress, signal, seen, now)
-            done = {**seen, **REST, "validated": True}
+            done = {**seen, **SUCCESS, "validated": True}
             return Verdict(Event.SUCCEEDED, done, story=story_of(signal))
         case Meaning.ALREADY_TERMINAL if op.kind is Kind.CANCEL:
-            return Verdict(Event.SUCCEEDED, {**seen, **REST}, story=story_of(signal))
+            return Verdict(Event.SUCCEEDED, {**seen, **SUCCESS}, story=story_of(signal))
         case Meaning.NOT_FOUND | Meaning.GONE if op.kind is Kind.RESULT:
             gone = {**seen, **REST, **failure_of(signal)}
             return Verdict(Event.EXPIRED, gone, story=story_of(signal))
@@ -359,7 +360,7 @@ def _after_page(
     story = story_of(signal, page=page.used, most=page.max, cut=turned.cut)
     seen |= {"search": turned.progress.kept()}
     if not turned.goes_on:
-        return Verdict(Event.SUCCEEDED, {**seen, **REST, "validated": True}, story=story)
+        return Verdict(Event.SUCCEEDED, {**seen, **SUCCESS, "validated": True}, story=story)
     may = op.attempts.used + contract.attempts(op.request_class)
     seen["attempts"] = replace(op.attempts, max=max(op.attempts.max, may))
     return Verdict(Event.POSTPONED, {**seen, **REST, "next_at": now}, story=story)

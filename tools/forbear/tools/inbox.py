@@ -169,7 +169,7 @@ def _known(case: Case, op: Operation) -> str:
             told = f"sent, {'no clear answer' if op.answered else 'no answer'}"
             if not op.lookups.used:
                 return told
-            found = "no answer" if Search.of(op).last_empty is None else "not found"
+            found = "inconclusive" if Search.of(op).last_empty is None else "not found"
             return f"{told} · {op.lookups.used} {TIMES} {found}"
         case Reason.APPROVAL_REQUIRED:
             return "not sent, to be approved"
