@@ -395,7 +395,8 @@ def _status(scene: Scene) -> str:
 
 def _submitted(scene: Scene) -> str:
     job = scene.after.get("provider_job")
-    parts = [f"submitted job {_word(job)}" if job is not None else "submitted"]
+    done = "looked it up, found" if scene.step is Step.LOOKUP else "submitted"
+    parts = [f"{done} job {_word(job)}" if job is not None else done]
     deadline, budget = scene.after.get("deadline_at"), scene.after.get("status_requests_max")
     if deadline is not None:
         parts.append(f"deadline {scene.time(deadline)}")
