@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import cast
 
 from forbear.rules.contract import Action, Contract, Effect, Job
-from forbear.rules.inert import inert
+from forbear.rules.inert import inert, told
 from forbear.rules.model import (
     Certainty,
     Kind,
@@ -419,9 +419,9 @@ def case_text(
     if op.purpose:
         lines.append(f'For: "{inert(op.purpose, 200)}" (agent\'s words)')
     if op.provider_job is not None:
-        lines.append(f"Provider job: {inert(op.provider_job, 120)}")
+        lines.append(f"Provider job: {told(op.provider_job, 120)}")
     if job and op.provider_state is not None:
-        lines.append(f"Last state: {inert(op.provider_state, 120)}")
+        lines.append(f"Last state: {told(op.provider_state, 120)}")
     if not job:
         lines += _write_lines(op, sent_as, action, now)
     lines.append(f"Elapsed time: {length(now - (op.sent_at or op.created_at))}")
@@ -435,7 +435,7 @@ def case_text(
     if wish is not None:
         lines += _wish_lines(op, wish, offered, action, now)
     if evidence is not None:
-        lines.append(f"New evidence: {inert(evidence, 200)}")
+        lines.append(f"New evidence: {told(evidence, 200)}")
     lines.append(f"Stopped because: {reason}")
     then = _until(op, reason, now, asked_again, abandoned_at)
     lines.append(f"If nobody decides: {_undecided(op, reason)}{then}")

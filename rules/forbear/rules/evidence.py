@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from forbear.rules import reading, timing
 from forbear.rules.contract import Action, Contract, Header, Job, Request, Source, Unit
 from forbear.rules.facts import Facts
-from forbear.rules.inert import inert
+from forbear.rules.inert import told
 from forbear.rules.ports import Reply
 from forbear.rules.reading import Answer
 from forbear.rules.timing import Hint, Rejection, RetryAfter
@@ -81,7 +81,7 @@ def failure(view: View) -> tuple[str | None, str | None]:
     detail = view.action.failure
     code = detail.code and reading.text_at(view.answer, detail.code)
     message = detail.message and reading.text_at(view.answer, detail.message)
-    return (inert(code, 100) if code else None, inert(message, 500) if message else None)
+    return (told(code, 100) if code else None, told(message, 500) if message else None)
 
 
 _REQUEST_IDS = (
@@ -102,7 +102,7 @@ _REQUEST_IDS = (
 def provider_request_id(reply: Reply) -> str | None:
     """The provider's name for this exchange, from the first field that has one."""
     found = (reply.header(name) for name in _REQUEST_IDS)
-    return next((inert(value.strip(), 200) for value in found if value and value.strip()), None)
+    return next((told(value.strip(), 200) for value in found if value and value.strip()), None)
 
 
 def retry_after(view: View) -> tuple[RetryAfter | None, tuple[str, ...]]:
@@ -144,12 +144,12 @@ def hints(view: View, job: Job) -> tuple[Hint, ...]:
         if _is_wait(source, unit) or value is None or isinstance(value, Gap):
             continue
         text = reading.text_at(view.answer, source) or ""
-        told = f"{reading.source_name(source)}: {inert(text, 80)}"
+        named = f"{reading.source_name(source)}: {told(text, 80)}"
         delay = timing.read_hint(text, unit, view.now, view.date)
         if isinstance(delay, Rejection):
-            hints.append(Hint(told, None, delay.value))
+            hints.append(Hint(named, None, delay.value))
         else:
-            hints.append(Hint(told, delay))
+            hints.append(Hint(named, delay))
     return tuple(hints)
 
 
@@ -158,7 +158,7 @@ def progress(view: View, job: Job) -> str | None:
     if job.states.progress is None:
         return None
     text = reading.text_at(view.answer, job.states.progress)
-    return None if text is None else inert(text, 100)
+    return None if text is None else told(text, 100)
 
 
 def instant(view: View, stated: tuple[Source, Unit] | None) -> int | None:

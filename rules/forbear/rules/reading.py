@@ -32,7 +32,7 @@ from forbear.rules.contract import (
     Test,
 )
 from forbear.rules.facts import Facts, typed
-from forbear.rules.inert import inert
+from forbear.rules.inert import inert, told
 from forbear.rules.model import JobClass
 from forbear.rules.ports import Json, Number, Reply
 from forbear.rules.timing import read_rfc3339, server_now
@@ -147,7 +147,7 @@ def classify(states: States, answer: Answer, facts: Facts) -> tuple[str, JobClas
 def read_state(states: States, answer: Answer, facts: Facts) -> Reading:
     """Read the state and find its row; exact words beat `*`, and `%null` beats `%none`."""
     words = tuple(_word(read, answer, facts, states.ignore_case) for read in states.reads)
-    shown = (word.value if isinstance(word, Gap) else inert(word, 100) for word in words)
+    shown = (word.value if isinstance(word, Gap) else told(word, 100) for word in words)
     text = JOINT.join(shown)
     row = _row(states, words)
     means = facts.treat.get(text, None if row is None else row.means)

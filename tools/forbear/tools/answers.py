@@ -19,7 +19,7 @@ from forbear.tools.phrases import cut_short, pages_read
 from forbear.tools.record import Record
 from forbear.tools.texts import next_step
 from forbear.tools.times import rfc3339, whole_second
-from forbear.tools.untrusted import inert, inert_tree
+from forbear.tools.untrusted import inert, inert_tree, told, told_tree
 
 Time = Annotated[str, WithJsonSchema({"type": "string", "format": "date-time"})]
 """RFC 3339 with Z, to the second."""
@@ -32,6 +32,13 @@ Data = dict[str, Any]
 
 InertData = Annotated[Data, BeforeValidator(inert_tree)]
 """A JSON object whose members come from a contract or a provider."""
+
+
+Told = Annotated[str, BeforeValidator(told)]
+"""A provider's own text: no query of an address stands in it."""
+
+ToldData = Annotated[Data, BeforeValidator(told_tree)]
+"""A JSON object out of a provider's answer."""
 
 
 class _Closed(BaseModel):
@@ -65,8 +72,8 @@ class Budgets(_Closed):
 class ProviderJob(_Closed):
     """The job as the provider last described it; of a call, what it made there."""
 
-    id: Text | None
-    state: Text | None
+    id: Told | None
+    state: Told | None
     observed_at: Time | None
 
 
@@ -75,7 +82,7 @@ class Http(_Closed):
 
     status: int
     at: Time | None
-    provider_request_id: Text | None
+    provider_request_id: Told | None
 
 
 class Wire(_Closed):
@@ -137,8 +144,8 @@ class Operation(_Closed):
     provider_job: ProviderJob | None
     http: Annotated[Http | None, Field(description="Null while the provider has answered nothing.")]
     wire: Wire
-    result: InertData | None
-    failure: InertData | None
+    result: ToldData | None
+    failure: ToldData | None
     escalation: Escalation | None
     notices: list[Text]
     advice: Text | None

@@ -15,6 +15,7 @@ from typing import Any
 
 from forbear.rules.contract import Action, Contract, Job, Request
 from forbear.rules.facts import facts_of
+from forbear.rules.inert import discreet
 from forbear.rules.model import (
     Kind,
     Operation,
@@ -525,7 +526,8 @@ class Desk:
         if "file" not in result or "preview" not in result:
             return result
         body = await asyncio.to_thread(Path(result["file"]).read_bytes)
-        text = body.decode("utf-8-sig", "replace")
+        # All of it, for a page may begin inside an address.
+        text = discreet(body.decode("utf-8-sig", "replace"))
         rest = {key: value for key, value in result.items() if key != "preview"}
         more = offset + PAGE < len(text)
         part = text[offset : offset + PAGE]

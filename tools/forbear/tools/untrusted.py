@@ -7,37 +7,44 @@ in a sentence, and with no character that hides, reorders or controls the text a
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-_UNSAFE = re.compile(
-    "["
-    "\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f"  # controls, except tab, line feed, carriage return
-    "\u200b\u2028\u2029\u2060\ufeff"  # invisible spaces and separators
-    "\u200e\u200f\u202a-\u202e\u2066-\u2069"  # direction marks and overrides
-    "\ud800-\udfff"  # lone surrogates, which no encoder takes
-    "\U000e0000-\U000e0fff"  # tags and selectors: text that only a model reads
-    "]"
-)
+from forbear.rules.inert import discreet, spelled
+
 _WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:/-]{0,39}")
 
 
 def inert(text: str) -> str:
     """The same text with each unsafe character written out, `\\u001b` for an escape."""
-    return _UNSAFE.sub(lambda found: f"\\u{ord(found.group()):04x}", text)
+    return spelled(text, lambda character: f"\\u{ord(character):04x}")
 
 
 def inert_tree(value: Any) -> Any:
     """A JSON value whose strings and keys are `inert`."""
+    return _mapped(inert, value)
+
+
+def _mapped(safe: Callable[[str], str], value: Any) -> Any:
     match value:
         case str():
-            return inert(value)
+            return safe(value)
         case Mapping():
-            return {inert(str(key)): inert_tree(member) for key, member in value.items()}
+            return {safe(str(key)): _mapped(safe, member) for key, member in value.items()}
         case list() | tuple():
-            return [inert_tree(member) for member in value]
+            return [_mapped(safe, member) for member in value]
         case _:
             return value
+
+
+def told(text: str) -> str:
+    """A provider's own text: `inert`, and `discreet` about addresses."""
+    return inert(discreet(text))
+
+
+def told_tree(value: Any) -> Any:
+    """A JSON value out of a provider's answer whose strings and keys are `told`."""
+    return _mapped(told, value)
 
 
 def clip(text: str, size: int) -> str:

@@ -10,6 +10,7 @@ from forbear.rules.model import Case, Certainty, Operation
 from forbear.rules.ports import Outbound
 from forbear.tools.record import Record
 from forbear.tools.texts import reason_in_words
+from forbear.tools.untrusted import told
 
 MOST_LINES = 9
 """Lines above the options: what a tired person reads."""
@@ -155,7 +156,7 @@ def budgets(op: Operation) -> list[tuple[str, str, str]]:
 def _job(op: Operation) -> str:
     if op.provider_job is None:
         return ""
-    return f"{op.provider_job}{f', state {op.provider_state}' if op.provider_state else ''}"
+    return f"{told(op.provider_job)}{f', state {op.provider_state}' if op.provider_state else ''}"
 
 
 def _answer(op: Operation) -> str:
@@ -170,10 +171,11 @@ def _result(op: Operation) -> str:
     if "inline" in result:
         inline = result["inline"]
         text = inline if isinstance(inline, str) else _json(inline)
+        text = told(text)  # before it is cut: half an address is none
         return text if len(text) <= MOST_RESULT else f"{text[:MOST_RESULT]}…"
     if "file" in result:
         return f"{result.get('bytes')} bytes in {result['file']}"
-    return _json(op.result)
+    return told(_json(op.result))
 
 
 def _json(value: object) -> str:
