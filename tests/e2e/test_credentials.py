@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -11,6 +14,7 @@ from tests.e2e.harness import (
     NO_RESULT,
     STATUS,
     SUBMIT,
+    Data,
     error,
     furnished,
     process,
@@ -204,3 +208,71 @@ async def test_another_try_is_offered_once_the_key_changed_and_the_job_goes_on(
         ended = await on.end_of(job)
         assert ended["state"] == "succeeded"
     assert sent(on.provider)[-1] == "Bearer new"
+
+
+# --- secrets that take time -------------------------------------------------------------------
+
+
+def printed(path: Path) -> Data:
+    """A credential that a command prints from a file."""
+    script = "import sys; print(open(sys.argv[1]).read())"
+    return {
+        "scheme": "bearer",
+        "secret": "exec:",
+        "exec": [sys.executable, "-c", script, str(path)],
+    }
+
+
+async def fetched() -> None:
+    """Wait in real time until no secret is being fetched."""
+    for _ in range(2_000):
+        if not any(thread.name == "forbear-secret" for thread in threading.enumerate()):
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError("a secret is still being fetched")
+
+
+@pytest.mark.requirement("W23", "C01")
+async def test_after_a_401_a_rotated_secret_of_a_command_goes_on_by_itself(
+    tmp_path: Path,
+) -> None:
+    vault = tmp_path / "vault"
+    vault.write_text("old")
+    async with stage(tmp_path, NO_RESULT, states=FOREVER, auth=printed(vault)) as on:
+        on.provider.job("exp_2", ["queued", "done"])
+        first, second = await on.submit("a"), await on.submit("b")
+        on.script(*[Answer(401)] * 5)
+        while (await on.operation(first)).state != "escalated":
+            await on.due(first)
+        used = on.count(STATUS)
+        await on.passes(2 * MINUTE)
+        held = await on.full(second)
+        assert (held["state"], held["waiting_for"]) == ("waiting", "credential")
+        assert on.count("GET /exports/exp_2") == 0
+
+        vault.write_text("new")
+        await on.passes(MINUTE)
+        await fetched()
+        await on.due(second)
+        assert sent(on.provider)[-1] == "Bearer new"
+        ended = await on.end_of(second)
+
+        assert ended["state"] == "succeeded"
+        assert on.count(STATUS) == used == 1
+    assert sent(on.provider) == ["Bearer old"] * 3 + ["Bearer new"] * 2
+
+
+async def test_a_command_that_fails_is_a_missing_key_and_what_it_said_reaches_no_agent(
+    tmp_path: Path,
+) -> None:
+    async with stage(tmp_path, auth=printed(tmp_path / "none")) as on:
+        refused = error(await on.asked())
+        assert refused["code"] == "credential_missing"
+        assert "No such file" not in repr(refused)
+        assert on.provider.arrivals == []
+        (tmp_path / "none").write_text("there")
+        on.clock.advance(MINUTE)
+        await on.call("list_actions")
+        await fetched()
+        await on.submit()
+    assert sent(on.provider)[0] == "Bearer there"

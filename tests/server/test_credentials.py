@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from forbear.rules.contract import Auth
-from forbear.server.credentials import MAX_SECRET, Credential, Credentials, MissingCredential
+from forbear.server.credentials import Credential, Credentials, MissingCredential
+from forbear.server.fetching import MAX_SECRET
 
 KEY = b"k" * 32
 SECRET = "s3cr3t-T0ken"
@@ -84,8 +85,6 @@ def test_what_is_missing_is_named_with_the_fix(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "auth",
     [
-        Auth("bearer", secret="keyring:svc/me"),
-        Auth("bearer", secret="exec:", exec=("op", "read")),
         Auth("body", name="api_key", secret="env:K"),
         Auth("oauth2_client", token_url="https://x.example/t", client_id="env:K"),
     ],

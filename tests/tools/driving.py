@@ -86,6 +86,9 @@ class Shelf:
     def errors(self) -> Mapping[str, Sequence[ContractError]]:
         return self.broken or {}
 
+    async def arrived(self, provider: str) -> None:
+        """Nothing here takes time."""
+
     def holding(self, provider: str, action: str) -> Holding | None:
         found = self.held.get(provider)
         named = found.action(action) if found is not None else None

@@ -39,7 +39,7 @@ from forbear.rules.values import decimal_of
 _FIELD_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+", re.ASCII)
 _LABEL = r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?"
 _HOST = re.compile(rf"(?:\*\.)?{_LABEL}(?:\.{_LABEL})*(?::[0-9]{{1,5}})?", re.ASCII)
-_REFERENCE = re.compile(r"env:[A-Za-z_][A-Za-z0-9_]*|(?:file|keyring):\S+|exec:", re.ASCII)
+_REFERENCE = re.compile(r"env:[A-Za-z_][A-Za-z0-9_]*|file:\S+|keyring:\S+/\S+|exec:", re.ASCII)
 
 SECRET_FIELDS = frozenset(
     {
@@ -271,6 +271,8 @@ def check_reference(raw: str) -> str:
             "gives a command as text",
             'write secret = "exec:" and exec = ["program", "argument"], one word each',
         )
+    if raw.startswith("keyring:"):
+        raise Fault("names no entry of a keyring", 'write "keyring:service/user", without spaces')
     raise Fault(
         "is a literal secret",
         'write a reference: "env:NAME", "file:/path", "keyring:service/user" or "exec:"',
@@ -278,7 +280,7 @@ def check_reference(raw: str) -> str:
 
 
 REFERENCE = text_of(
-    check_reference, "env:X", {"pattern": "^(env:[A-Za-z_]|file:.|keyring:.|exec:$)"}
+    check_reference, "env:X", {"pattern": "^(env:[A-Za-z_]|file:.|keyring:.+/.|exec:$)"}
 )
 
 

@@ -88,7 +88,8 @@ async def running(
     try:
         if role in ("serve", "worker"):
             operator.learn(settings, store.key)
-        credentials = Credentials()
+        # A command is over at once and nobody shares its loop: it waits for what it needs.
+        credentials = Credentials(clock=clock, waits=role == "cli")
         contracts = Contracts(settings.contracts, credentials, store.key)
         caller = Caller(console=settings.console_url, resident=role == "worker")
         desk = Desk(store, contracts, clock, random, caller)

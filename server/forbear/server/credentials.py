@@ -12,14 +12,15 @@ import hmac
 import os
 import re
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from forbear.rules.contract import Auth
-
-MAX_SECRET = 65_536
-"""Bytes of a secret file that are read; longer is refused."""
+from forbear.rules.ports import Clock
+from forbear.server.clock import SystemClock
+from forbear.server.fetching import MAX_SECRET, Fetcher, Found, checked, from_command, from_keyring
 
 _FIELD_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # RFC 9110, section 5.6.2: token
 _FIELD_VALUE = re.compile(r"[\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?")
@@ -58,7 +59,7 @@ class Credential:
         """A keyed name of this credential, 64 hexadecimal digits.
 
         Changes when the value of an `env:` reference or a literal part of basic changes; rotation
-        behind a `file:` reference keeps it.
+        behind a `file:`, `keyring:` or `exec:` reference keeps it.
         """
         return _digest(store_key, b"credential\0", self._bound)
 
@@ -79,12 +80,52 @@ def _digest(store_key: bytes, purpose: bytes, parts: Sequence[str]) -> str:
 
 
 class Credentials:
-    """Resolves references in this process's environment and files, anew at each call."""
+    """Resolves references: `env:` and `file:` anew at each call, the slow ones from a `Fetcher`.
 
-    __slots__ = ("_environment",)
+    One that `waits` blocks its thread for the first fetch of a `keyring:` or `exec:` secret, for
+    commands; else such a secret counts as missing until it has `arrived`, and nothing ever blocks.
+    """
 
-    def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
+    __slots__ = ("_environment", "_fetcher", "_waits")
+
+    def __init__(
+        self,
+        environment: Mapping[str, str] = os.environ,
+        clock: Clock | None = None,
+        *,
+        waits: bool = True,
+    ) -> None:
         self._environment = environment
+        self._fetcher = Fetcher(clock or SystemClock())
+        self._waits = waits
+
+    async def arrived(self, auth: Auth) -> None:
+        """Return when every slow secret of `auth` was fetched once, or could not be."""
+        slow = dict(self._slow(auth))
+        if slow:
+            for source, fetch in slow.items():
+                self._fetcher.get(source, fetch)
+            await self._fetcher.arrived(slow)
+
+    def refused(self, auth: Auth) -> None:
+        """A provider said 401: what can be fetched again is, instead of being used on."""
+        for source, _ in self._slow(auth):
+            self._fetcher.refused(source)
+
+    def _slow(self, auth: Auth) -> Iterator[tuple[_Source, Callable[[], Found]]]:
+        slow = ("keyring:", "exec:") if auth.exec else "keyring:"
+        for reference in (auth.secret, auth.user, auth.password):
+            if reference is not None and reference.startswith(slow):
+                yield self._source(reference, auth.exec or ())
+
+    def _source(
+        self, reference: str, command: tuple[str, ...]
+    ) -> tuple[_Source, Callable[[], Found]]:
+        """What a slow reference is kept under, and how it is fetched."""
+        kind, _, name = reference.partition(":")
+        if kind == "keyring":
+            return (reference,), partial(from_keyring, name)
+        return (reference, *command), partial(from_command, command, self._environment)
 
     def resolve(self, auth: Auth) -> Credential | MissingCredential:
         """Everything `auth` asks for, or the first thing that is missing."""
@@ -105,11 +146,11 @@ class Credentials:
 
     def secret(self, reference: str) -> str | MissingCredential:
         """The value of a reference that lets nobody in anywhere: a key that signs what we send."""
-        found = self._read(reference)
+        found = self._read(reference, ())
         return found if isinstance(found, MissingCredential) else found.value
 
     def _single(self, auth: Auth, reference: str | None) -> Credential | MissingCredential:
-        secret = self._read(reference)
+        secret = self._read(reference, auth.exec or ())
         if isinstance(secret, MissingCredential):
             return secret
         name = auth.name or ""
@@ -128,10 +169,10 @@ class Credentials:
         return Credential(((name, secret.value),), _bound=bound, _secrets=hidden)
 
     def _basic(self, auth: Auth) -> Credential | MissingCredential:
-        user = self._read(auth.user, literal=True)
+        user = self._read(auth.user, auth.exec or (), literal=True)
         if isinstance(user, MissingCredential):
             return user
-        password = self._read(auth.password, literal=True)
+        password = self._read(auth.password, auth.exec or (), literal=True)
         if isinstance(password, MissingCredential):
             return password
         if ":" in user.value:
@@ -145,7 +186,9 @@ class Credentials:
         hidden = (pair, secret.value) if secret.referred else (pair,)
         return Credential((("Authorization", f"Basic {pair}"),), _bound=bound, _secrets=hidden)
 
-    def _read(self, reference: str | None, *, literal: bool = False) -> _Secret | MissingCredential:
+    def _read(
+        self, reference: str | None, command: tuple[str, ...], *, literal: bool = False
+    ) -> _Secret | MissingCredential:
         if reference is None:
             return MissingCredential("[auth]", 'no secret stated -> add secret = "env:NAME"')
         kind, colon, name = reference.partition(":")
@@ -158,17 +201,22 @@ class Credentials:
                     )
                 return _Secret(reference, value, value)
             case "file":
-                found = _read_file(Path(name))
-                if isinstance(found, str):
-                    return MissingCredential(reference, found)
-                return _Secret(reference, found.decode(), reference)
+                return _by_reference(reference, _read_file(Path(name)))
+            case "exec" if not command:
+                return MissingCredential(reference, "no command -> add exec = [PROGRAM, WORD]")
             case "keyring" | "exec":
-                reason = f"{kind}: is not supported yet -> use env: or file:"
-                return MissingCredential(f"{kind}:", reason)
+                return _by_reference(reference, self._fetched(*self._source(reference, command)))
             case _ if literal:
                 return _Secret("a literal part of [auth]", reference, reference, referred=False)
             case _:
                 return MissingCredential("[auth]", "no reference -> write env:NAME or file:/path")
+
+    def _fetched(self, source: _Source, fetch: Callable[[], Found]) -> Found:
+        found = self._fetcher.get(source, fetch)
+        if found is None and self._waits:
+            self._fetcher.wait(source)
+            found = self._fetcher.get(source, fetch)
+        return "no answer yet -> see that it asks nobody anything" if found is None else found
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +228,17 @@ class _Secret:
     """Read from where a reference points, so not in the contract's text."""
 
 
-def _read_file(path: Path) -> bytes | str:
+_Source = tuple[str, ...]
+
+
+def _by_reference(reference: str, found: Found) -> _Secret | MissingCredential:
+    """What is bound by its reference, so that it may change behind it."""
+    if isinstance(found, str):
+        return MissingCredential(reference, found)
+    return _Secret(reference, found.decode(), reference)
+
+
+def _read_file(path: Path) -> Found:
     """The secret without white space at its end, or the reason why there is none."""
     try:
         if not stat.S_ISREG(path.stat().st_mode):
@@ -189,13 +247,4 @@ def _read_file(path: Path) -> bytes | str:
             content = file.read(MAX_SECRET + 1)
     except OSError as error:
         return f"cannot be read ({error.strerror}) -> create it, readable by this user"
-    if len(content) > MAX_SECRET:
-        return f"larger than {MAX_SECRET} bytes -> name the file that holds the secret"
-    secret = content.rstrip()
-    if not secret:
-        return "empty -> write the secret into it"
-    try:
-        secret.decode()
-    except UnicodeDecodeError:
-        return "not UTF-8 text -> write the secret as text"
-    return secret
+    return checked(content, "write the secret, and nothing else, into it as text")

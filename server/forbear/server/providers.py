@@ -97,6 +97,16 @@ class Contracts:
         key = self._store_key
         return Holding(contract, found, credential.fingerprint(key), credential.version(key))
 
+    async def arrived(self, provider: str) -> None:
+        """Return when every secret of a provider that takes time was fetched once."""
+        contract = self.contracts().get(provider)
+        if contract is None:
+            return
+        await self._credentials.arrived(contract.auth)
+        for job in contract.jobs.values():
+            if job.status.secret is not None:
+                await self._credentials.arrived(contract.auth.narrowed(job.status.secret))
+
     def credential(self, contract: Contract) -> Credential | MissingCredential:
         """The credential of a provider as it is now."""
         return self._credentials.resolve(contract.auth)

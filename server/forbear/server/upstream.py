@@ -43,8 +43,8 @@ MAX_HEAD = 65_536
 """Bytes of a response head, interim responses included."""
 MAX_FIELDS = 200
 POOL = 8
-"""Connections to one provider at a time, kept and fresh ones each; more requests wait inside their
-own time-out."""
+"""Idle connections to one provider that are kept. How many may be open is for the scopes alone: a
+request that has its slot never waits for a connection inside its own time-out."""
 KEEP_ALIVE = 3_000
 """Milliseconds after which an idle connection is not used again: below the 4 to 5 s after which
 common servers close theirs. Time asleep counts, for the server did not sleep."""
@@ -209,6 +209,9 @@ class Upstream:
             auth=None,
             follow_redirects=False,
         )
+        if response.status_code == 401 and exchange.credential is not None:
+            used = target.auth
+            self._credentials.refused(used.narrowed(request.secret) if request.secret else used)
         try:
             return await _read(exchange, response)
         finally:
@@ -457,7 +460,7 @@ class _Transport(httpx.AsyncBaseTransport):
         def pool(keep: int) -> httpcore2.AsyncConnectionPool:
             return httpcore2.AsyncConnectionPool(
                 ssl_context=tls,
-                max_connections=POOL,
+                max_connections=None,
                 max_keepalive_connections=keep,
                 keepalive_expiry=None,  # `_Stream` says when: the pool's clock stops in sleep
                 http2=False,

@@ -236,6 +236,7 @@ class Worker:
             while True:
                 # A changed contract or credential counts from the very next request.
                 self._contracts.refresh()
+                await self._contracts.arrived(due.provider)
                 holding = self._contracts.holding(due.provider, due.action)
                 reserve = partial(self._store.ledger.reserve, operation_id=due.id, holding=holding)
                 looked_at = self._clock.now().wall

@@ -20,6 +20,10 @@ class Book(Protocol):
         """The mistakes of those that do not, by provider."""
         ...
 
+    async def arrived(self, provider: str) -> None:
+        """Return when every secret of a provider that takes time was fetched once, or failed."""
+        ...
+
     def holding(self, provider: str, action: str) -> Holding | None:
         """What this process brings to run an action; None without a contract for it."""
         ...

@@ -274,6 +274,7 @@ class Desk:
                     return other
                 if other.state is not State.SUCCEEDED:
                     return refusals.not_ready(other.id)
+            await self._book.arrived(contract.provider)
             holding = self._book.holding(contract.provider, action.name)
             if holding is None or holding.credential is None:
                 return refusals.credential_missing(contract.provider)

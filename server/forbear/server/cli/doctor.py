@@ -148,10 +148,13 @@ def _store(store: Store) -> list[Finding]:
 
 
 async def _contracts(home: Settings, store: Store) -> list[Finding]:
+    import asyncio
+
     from forbear.server.credentials import Credentials, MissingCredential
     from forbear.server.providers import Contracts
 
     contracts = Contracts(home.contracts, Credentials(), store.key)
+    await asyncio.gather(*map(contracts.arrived, contracts.contracts()))
     living = await senders(store)
     found: list[Finding] = []
     for name, contract in sorted(contracts.contracts().items()):

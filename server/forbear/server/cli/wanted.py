@@ -129,6 +129,9 @@ class _Repeatable:
     def errors(self) -> Mapping[str, Sequence[ContractError]]:
         return self.book.errors()
 
+    async def arrived(self, provider: str) -> None:
+        await self.book.arrived(provider)
+
     def holding(self, provider: str, action: str) -> Holding | None:
         return self.book.holding(provider, action)
 
