@@ -499,3 +499,27 @@ async def test_work_that_needs_another_operation_waits_for_its_success(tmp_path:
         assert unknown["code"] == "unknown_operation"
         done = (await on.write())["operation_id"]
         assert (await customer(on, depends_on=[done]))["state"] == "succeeded"
+
+
+@pytest.mark.requirement("R07", "R10")
+async def test_as_many_requests_as_a_scope_allows_are_out_at_once(tmp_path: Path) -> None:
+    """None of them waits for a connection inside its own time-out, to be sent late and twice."""
+    wide = {"rate": "1000/1s", "max_concurrent_requests": 20, "max_delayed_requests": 100}
+    async with reader(tmp_path, scopes={"account": {"per": "account"} | wide}) as on:
+        every = "GET /customers/"
+        gates = [f"gate{number}" for number in range(20)]
+        on.script(*(Answer(200, {"ok": True}, gate=gate) for gate in gates), route=every)
+        asked = [
+            asyncio.create_task(
+                on.call("read_api", provider="exp", call="customer", arguments={"id": gate})
+            )
+            for gate in gates
+        ]
+        async with asyncio.timeout(30):
+            await on.provider.arrived(every, 20)
+        assert on.provider.most_open == 20
+        for gate in gates:
+            on.provider.release(gate)
+        for answer in asyncio.as_completed(asked):
+            assert (await answer)["state"] == "succeeded"
+        assert on.count(every) == 20
