@@ -287,6 +287,13 @@ IN_FULL: dict[str, Change] = {
         "literal secret",
         "env:NAME",
     ),
+    "secret-without-user": (
+        'secret = "env:EXP_TOKEN"',
+        'secret = "keyring:exp" #!',
+        "auth.secret",
+        "names no entry",
+        "keyring:service/user",
+    ),
     "secret-command-as-text": (
         'secret = "env:EXP_TOKEN"',
         'secret = "exec:op read x" #!',

@@ -990,6 +990,29 @@ def test_doctor_names_a_missing_key_and_a_broken_contract_with_their_fixes(
     assert "-> write contract = 1" in looked.out
 
 
+def test_doctor_says_of_a_command_whether_it_gives_a_key_and_never_the_key(
+    home: Path, run: Run
+) -> None:
+    path = home / "contracts" / "exp.toml"
+    text = path.read_text(encoding="utf-8")
+
+    def looked(script: str) -> Ran:
+        words = json.dumps([sys.executable, "-c", script])
+        auth = f'auth = {{ scheme = "bearer", secret = "exec:", exec = {words} }}'
+        path.write_text(text.replace('auth = "bearer env:EXP_TOKEN"', auth), encoding="utf-8")
+        assert run("contract", "check", str(path)).code == 0
+        return run("doctor")
+
+    fine = looked("print('s3cr3t-T0ken')")
+    assert fine.code == 0
+    assert "key present" in fine.out
+    wrong = looked("import sys; print('s3cr3t-T0ken'); sys.exit('locked: s3cr3t-T0ken')")
+    assert wrong.code == 1
+    assert "key of exp: exec: " in wrong.out
+    assert "ended with 1, saying 'locked: [redacted]' -> run it yourself" in wrong.out
+    assert "s3cr3t" not in fine.out + wrong.out
+
+
 def test_a_key_that_only_a_living_process_has_is_a_note(
     home: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:

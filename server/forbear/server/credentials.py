@@ -34,7 +34,7 @@ class MissingCredential:
     reason: str
 
     def __str__(self) -> str:
-        return f"{self.reference}: {self.reason}"
+        return f"{self.reference.removesuffix(':')}: {self.reason}"
 
 
 @dataclass(frozen=True, slots=True)
