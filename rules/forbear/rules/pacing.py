@@ -225,8 +225,12 @@ APPROVED, INTERACTIVE, BACKGROUND = 0, 1, 2
 
 
 def rank_of(op: Operation) -> int:
-    """Who goes first in a queue: what a person approved, then what an agent waits for."""
-    if op.authorisation != "contract" or op.priority is Priority.APPROVED:
+    """Who goes first in a queue: what a person approved, then what an agent waits for.
+
+    A session grant allows a client and puts nothing before what others wait for.
+    """
+    approved = op.authorisation != "contract" and not op.authorisation.startswith("gra_")
+    if approved or op.priority is Priority.APPROVED:
         return APPROVED
     return BACKGROUND if op.priority is Priority.BACKGROUND else INTERACTIVE
 
