@@ -13,6 +13,8 @@ from tests.support import FixedRandom, ManualClock
 # examples are the same in every run, so that chance blames no change.
 settings.register_profile("local", deadline=None)
 settings.register_profile("judged", deadline=None, derandomize=True)
+# `pytest --hypothesis-profile=long tests/rules` looks for what a short run misses.
+settings.register_profile("long", deadline=None, max_examples=20_000)
 settings.load_profile("judged" if os.environ.get("CI") else "local")
 
 
