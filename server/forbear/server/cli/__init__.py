@@ -15,6 +15,7 @@ import typer
 
 from forbear.server.cli import (
     asked,
+    backup,
     brakes,
     console,
     contracts,
@@ -55,6 +56,7 @@ watching.register(app)
 console.register(app)
 contracts.register(app)
 brakes.register(app)
+backup.register(app)
 
 
 def main() -> None:
