@@ -291,6 +291,26 @@ async def test_a_trusted_certificate_for_the_name_is_enough(
         assert fake.arrivals[0].headers["host"] == f"localhost:{fake.port}"
 
 
+@pytest.mark.requirement("C04")
+async def test_SE_04_one_lookup_is_checked_connected_to_and_named_in_the_handshake(
+    clock: ManualClock, tmp_path: Path
+) -> None:
+    server, client = certificate(tmp_path, "DNS:localhost")
+    asked: list[str] = []
+    named: list[str | None] = []
+    server.sni_callback = lambda _, name, __: named.append(name)
+
+    def once(host: str) -> list[str]:
+        asked.append(host)
+        return ["127.0.0.1"] if len(asked) == 1 else ["169.254.169.254"]
+
+    async with provider(JSON, tls=server) as fake:
+        url = f"https://localhost:{fake.port}"
+        async with upstream(clock, url, resolver=Resolver(once), tls=client) as sender:
+            assert (await sender.send(permit(clock), post(f"{url}/x"))).complete
+    assert (asked, named) == (["localhost"], ["localhost"])
+
+
 @pytest.mark.requirement("R16")
 async def test_an_unknown_or_foreign_certificate_is_not_sent(
     clock: ManualClock, tmp_path: Path
@@ -600,6 +620,31 @@ async def test_the_credential_is_on_the_wire_and_not_in_the_reply(clock: ManualC
         assert query.headers["user-agent"].startswith("forbear/")
 
 
+@pytest.mark.requirement("C02")
+async def test_a_parameter_of_the_address_does_not_stand_beside_the_credential(
+    clock: ManualClock,
+) -> None:
+    async with provider(JSON, JSON, route="GET /x") as fake:
+        async with upstream(clock, fake.base_url, auth=QUERY) as sender:
+            for query in ("a=1", "key=[redacted]&a=1&k%65y=2"):
+                await sender.send(permit(clock), get(f"{fake.base_url}/x?{query}"))
+        plain, cleaned = fake.arrivals
+        assert plain.query == cleaned.query == {"a": "1", "key": TOKEN}
+        assert plain.size == cleaned.size
+
+
+@pytest.mark.requirement("A08")
+async def test_a_place_that_got_no_credential_cannot_show_it_either(clock: ManualClock) -> None:
+    async with FakeProvider() as home, FakeProvider() as files:
+        files.script("GET /f", Answer(body=f"a {TOKEN}"))
+        place = (f"127.0.0.1:{files.port}",)
+        async with upstream(clock, home.base_url, allow_hosts=place) as sender:
+            reply = await sender.send(permit(clock), get(f"{files.base_url}/f"))
+        assert "authorization" not in files.arrivals[0].headers
+        assert reply.body == b"a [redacted]"
+
+
+@pytest.mark.requirement("C02")
 async def test_a_header_of_the_request_does_not_stand_beside_the_credential(
     clock: ManualClock,
 ) -> None:
