@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 import threading
 from pathlib import Path
@@ -15,10 +16,12 @@ from tests.e2e.harness import (
     STATUS,
     SUBMIT,
     Data,
+    contract,
     error,
     furnished,
     process,
     stage,
+    write_contract,
 )
 from tests.support import ManualClock
 
@@ -276,3 +279,51 @@ async def test_a_command_that_fails_is_a_missing_key_and_what_it_said_reaches_no
         await fetched()
         await on.submit()
     assert sent(on.provider)[0] == "Bearer there"
+
+
+async def test_a_process_that_starts_waits_for_its_secret_before_it_goes_on_with_a_job(
+    tmp_path: Path,
+) -> None:
+    pipe, clock = tmp_path / "pipe", ManualClock()
+    os.mkfifo(pipe)
+    async with furnished(tmp_path, NO_RESULT, states=FOREVER, auth=printed(pipe)) as provider:
+        async with process(provider, tmp_path, clock) as on:
+            giving = asyncio.create_task(asyncio.to_thread(pipe.write_text, "one\n"))
+            job = await on.submit()
+            await giving
+        async with process(provider, tmp_path, clock) as on:
+            going = asyncio.create_task(on.due(job))
+            await carried(job)
+            await asyncio.to_thread(pipe.write_text, "two\n")
+            full = await going
+            assert (full["state"], full["waiting_for"]) == ("waiting", "provider")
+        assert sent(provider) == ["Bearer one", "Bearer two"]
+
+
+async def carried(job: str) -> None:
+    """Wait in real time until a worker has an operation in hand."""
+    for _ in range(500):
+        if any(task.get_name() == job for task in asyncio.all_tasks()):
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError("no worker goes on with it")
+
+
+@pytest.mark.requirement("C01")
+async def test_a_command_that_hangs_holds_up_its_own_provider_alone(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    async with stage(tmp_path, NO_RESULT, states=["done"]) as on:
+        on.provider.job("exp_2", ["done"])
+        text = contract(NO_RESULT, base_url=on.provider.base_url, auth=printed(pipe))
+        write_contract(tmp_path, text, "slow")
+        asked = {"provider": "slow", "job": "export", "arguments": {"dataset": "late"}}
+        hanging = asyncio.create_task(on.call("submit_job", **asked, wait_seconds=20))
+        ended = await on.end_of(await on.submit())
+
+        assert ended["state"] == "succeeded"
+        assert not hanging.done()
+        await asyncio.to_thread(pipe.write_text, "at last\n")
+        assert "error" not in await hanging
+        await on.settled()
+    assert sent(on.provider) == [None, "Bearer at last"]
