@@ -1,7 +1,8 @@
 """From the contract's references to the secrets that go on the wire, and to nowhere else.
 
 A secret lives in a `Credential` from the moment it is resolved to the moment the sender adds it
-to the final request. It has no other exit: `repr`, errors and fingerprints do not show it.
+to the final request and learns what to hide in the answer. It has no other exit: `repr`, errors and
+fingerprints do not show it.
 """
 
 from __future__ import annotations
