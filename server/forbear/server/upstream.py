@@ -416,7 +416,7 @@ class _Exchange:
             case "tls":
                 return "tls", f"{self.origin.host} did not finish the TLS handshake {limit}"
             case "pool":
-                return "timeout", f"no connection to {self.origin.host} was free {limit}"
+                return "timeout", f"no connection to {self.origin.host} was begun {limit}"
             case _ if self.status is None:
                 return "timeout", f"no complete response head {limit}"
             case _:
