@@ -8,6 +8,7 @@ or stops itself. What such a process says goes into its log.
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import json
 import os
 import signal
@@ -87,6 +88,8 @@ def arm(birth: Birth) -> None:
             return
         met.append(1)
         if len(met) == birth.spared + 1:
+            if birth.point in (BEFORE_FIRST_BYTE, AFTER_ANSWER):
+                _end_of_writing(Path(birth.home))
             os.kill(os.getpid(), birth.signal)
 
     def after_reserve(reserved: reserving.Reserved | bool) -> None:
@@ -108,6 +111,17 @@ def arm(birth: Birth) -> None:
             )
         case unknown:
             raise ValueError(unknown)
+
+
+def _end_of_writing(home: Path) -> None:
+    """Wait until no batch is being written: while the loop stands here none begins.
+
+    A process that is stopped in the middle of one keeps the store's lock, and everybody waits for
+    it. That is another story than the one of a request on its way.
+    """
+    with (home / "forbear.db.lock").open("rb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        fcntl.flock(lock, fcntl.LOCK_UN)
 
 
 def _after(owner: type, name: str, then: Callable[[Any, dict[str, Any]], None]) -> None:
