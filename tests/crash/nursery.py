@@ -8,7 +8,6 @@ or stops itself. What such a process says goes into its log.
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import json
 import os
 import signal
@@ -23,7 +22,7 @@ from forbear.rules.ports import Moment, Outbound, Permit, Reply
 from forbear.server import app, upstream, worker
 from forbear.server.clock import SystemClock
 from forbear.server.config import Settings
-from forbear.storage import ledger, migrations, reserving
+from forbear.storage import ledger, migrations, reserving, store
 from forbear.tools.record import Record
 
 BEFORE_RESERVATION = "before the reservation commits"
@@ -88,8 +87,6 @@ def arm(birth: Birth) -> None:
             return
         met.append(1)
         if len(met) == birth.spared + 1:
-            if birth.point in (BEFORE_FIRST_BYTE, AFTER_ANSWER):
-                _end_of_writing(Path(birth.home))
             os.kill(os.getpid(), birth.signal)
 
     def after_reserve(reserved: reserving.Reserved | bool) -> None:
@@ -102,6 +99,7 @@ def arm(birth: Birth) -> None:
         case "before the reservation commits":
             _after(ledger.Ledger, "reserve", lambda out, _: after_reserve(out))
         case "before the first byte" | "after the answer":
+            app.__dict__["open_store"] = _opened(app.open_store)
             app.__dict__["Upstream"] = _upstream(birth.point, meet)
         case "before the outcome commits":
             _after(ledger.Ledger, "settle", lambda _, given: meet(given["reserved"].operation.step))
@@ -113,15 +111,26 @@ def arm(birth: Birth) -> None:
             raise ValueError(unknown)
 
 
-def _end_of_writing(home: Path) -> None:
-    """Wait until no batch is being written: while the loop stands here none begins.
+async def _end_of_writing() -> None:
+    """Wait until no batch is being written, nor handed over to be.
 
     A process that is stopped in the middle of one keeps the store's lock, and everybody waits for
     it. That is another story than the one of a request on its way.
     """
-    with (home / "forbear.db.lock").open("rb") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        fcntl.flock(lock, fcntl.LOCK_UN)
+    for one in _STORES:
+        while one._writer._flushing is not None:
+            await asyncio.wait([one._writer._flushing])
+
+
+_STORES: list[store.Store] = []
+
+
+def _opened(open_store: Callable[..., store.Store]) -> Callable[..., store.Store]:
+    def opened(*args: Any, **given: Any) -> store.Store:
+        _STORES.append(open_store(*args, **given))
+        return _STORES[-1]
+
+    return opened
 
 
 def _after(owner: type, name: str, then: Callable[[Any, dict[str, Any]], None]) -> None:
@@ -150,9 +159,11 @@ def _upstream(point: str, meet: Callable[[Step], None]) -> type[upstream.Upstrea
         async def send(self, permit: Permit, request: Outbound) -> Reply:
             step = Step.SEND if request.method == "POST" else Step.STATUS
             if point == BEFORE_FIRST_BYTE:
+                await _end_of_writing()
                 meet(step)
             reply = await super().send(permit, request)
             if point == AFTER_ANSWER:
+                await _end_of_writing()
                 meet(step)
             return reply
 

@@ -99,7 +99,11 @@ class World:
                 return
             await asyncio.sleep(0.02)
         rows = self.rows("SELECT id, state, next_at, lease_owner FROM operations")
-        raise AssertionError(f"it did not come to that: {rows}\n{self.logs()}")
+        out = self.rows(
+            "SELECT operation_id, number, owner, reserved_at, send_by, hold_until FROM attempts"
+            " WHERE closed_at IS NULL"
+        )
+        raise AssertionError(f"it did not come to that: {rows}\nout: {out}\n{self.logs()}")
 
     async def dead(self, pid: int) -> None:
         await self.until(lambda: not alive(pid))
