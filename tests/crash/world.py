@@ -20,6 +20,7 @@ from tests.crash.nursery import Birth
 
 from forbear.server.clock import SystemClock
 from forbear.server.fake import FakeProvider
+from forbear.storage import verifying
 
 LOOKS = 1_500
 
@@ -136,7 +137,10 @@ def stopped(pid: int) -> bool:
 
 @asynccontextmanager
 async def world(home: Path, nursery: Nursery, contract: str, jobs: int = 1) -> AsyncIterator[World]:
-    """A home whose contract `exp` is this text and the provider's address."""
+    """A home whose contract `exp` is this text and the provider's address.
+
+    Whatever was killed in it, its audit log is whole at the end.
+    """
     async with FakeProvider() as provider:
         for number in range(jobs):
             provider.job(f"exp_{number}", ["queued", "running", "done"])
@@ -150,6 +154,9 @@ async def world(home: Path, nursery: Nursery, contract: str, jobs: int = 1) -> A
             for pid in built.pids:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
+        if built.rows("SELECT 1 FROM events"):
+            with verifying.read(home / "forbear.db", live=True) as evidence:
+                assert verifying.verify(evidence).broken is None
 
 
 def fast(speed: int) -> dict[str, Any]:

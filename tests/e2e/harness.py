@@ -423,7 +423,7 @@ _first_start: dict[str, bytes] = {}
 
 async def _furnish(home: Path) -> None:
     """Lay a store as a first start leaves it: made once, it saves all tests much of their time."""
-    files = ("forbear.db", "keys/store.key")
+    files = ("forbear.db", "keys/store.key", "keys/audit-seal.key", "keys/audit-sign.key")
     if not _first_start:
         with TemporaryDirectory() as folder:
             model = Path(folder)

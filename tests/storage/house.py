@@ -24,7 +24,7 @@ from forbear.rules.model import Attempt, AuditEvent, Case, Kind, Operation, Opti
 from forbear.rules.model import Refusal as Refusal
 from forbear.rules.ports import Reply
 from forbear.rules.steps import request_of
-from forbear.storage import audit, rows
+from forbear.storage import audit, rows, verifying
 from forbear.storage.accepting import Accepted, Draft
 from forbear.storage.database import Database
 from forbear.storage.deciding import Decided
@@ -399,20 +399,24 @@ class House:
     def events(self, op: Operation | str) -> list[AuditEvent]:
         operation_id = op if isinstance(op, str) else op.id
         query = sa.select(events).where(events.c.operation_id == operation_id)
-        return [audit.event(row) for row in self._rows(query.order_by(events.c.sequence))]
+        return [
+            audit.event(row, self.database.log)
+            for row in self._rows(query.order_by(events.c.sequence))
+        ]
+
+    def trail(self) -> list[AuditEvent]:
+        """All events of the store."""
+        query = sa.select(events).order_by(events.c.sequence)
+        return [audit.event(row, self.database.log) for row in self._rows(query)]
 
     def codes(self, op: Operation | str) -> list[str]:
         return [event.code for event in self.events(op)]
 
     def verified(self) -> int | None:
-        """The first row of the trail that does not follow from the one before; None if all do."""
-        previous = audit.GENESIS
-        for row in self._rows(sa.select(events).order_by(events.c.sequence)):
-            whole = audit.chained(previous, row["header"], row["body"])
-            if (row["previous"], row["hash"]) != (previous, whole):
-                return int(row["sequence"])
-            previous = row["hash"]
-        return None
+        """The first broken row of the trail, found with no key; None if it is whole."""
+        with verifying.read(self.database.path) as evidence:
+            broken = verifying.verify(evidence).broken
+        return None if broken is None else broken.row
 
 
 @dataclass
@@ -428,8 +432,7 @@ class Quarter:
             House(template, ManualClock(), FixedRandom()).close()
         self._made += 1
         home = self.folder / f"home-{self._made}"
-        home.mkdir()
-        shutil.copy(template / "forbear.db", home / "forbear.db")
+        shutil.copytree(template, home, ignore=shutil.ignore_patterns("run", "*.lock"))
         return House(home, ManualClock(), FixedRandom())
 
 

@@ -249,7 +249,6 @@ def test_a_corrupt_page_is_a_clear_error_for_readers_and_writers(tmp_path: Path)
     with (home / "forbear.db").open("r+b") as file:
         file.seek((page - 1) * 4_096)
         file.write(b"\x5a" * 4_096)
-    (home / "keys").mkdir()
     (home / "keys" / "store.key").write_bytes(b"k" * 52)
 
     async def use() -> None:

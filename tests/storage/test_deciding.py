@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 from tests.storage.house import (
     ACCEPTED,
@@ -364,28 +362,6 @@ def test_a_dropped_job_is_not_watched_and_said_to_run_on(house: House) -> None:
     op = house.drop(house.waiting())
     assert (op.state, op.next_at) == (State.DISCARDED, None)
     assert Notice.MAY_STILL_RUN in op.notices
-
-
-# --- the trail ------------------------------------------------------------------------------
-
-
-@pytest.mark.requirement("A10")
-def test_one_changed_byte_anywhere_in_the_trail_is_found(house: House) -> None:
-    exhausted(house)
-    assert house.verified() is None
-    house.sql("DROP TRIGGER events_no_update")
-    rows = house.sql("SELECT sequence, body, header FROM events")
-    for sequence, body, header in rows:
-        changed = json.dumps({**json.loads(body), "more": 1})
-        house.sql("UPDATE events SET body = ? WHERE sequence = ?", changed, sequence)
-        assert house.verified() == sequence
-        house.sql("UPDATE events SET body = ? WHERE sequence = ?", body, sequence)
-        house.sql("UPDATE events SET header = ? WHERE sequence = ?", header + " ", sequence)
-        assert house.verified() == sequence
-        house.sql("UPDATE events SET header = ? WHERE sequence = ?", header, sequence)
-    house.sql("DROP TRIGGER events_no_delete")
-    house.sql("DELETE FROM events WHERE sequence = 3")
-    assert house.verified() == 4
 
 
 def test_counters_of_a_decided_operation_are_the_ones_it_had(house: House) -> None:

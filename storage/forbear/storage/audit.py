@@ -1,25 +1,36 @@
-"""The audit trail: one function appends, nothing else writes.
+"""The audit log: one function appends, nothing else writes; one function reads.
 
-A row is a public header, a body, the hash of the row before and its own hash over all three. The
-format leaves room for sealing: the body may become ciphertext without the chain changing.
+A row is a public header, a sealed body, the hash of the row before and its own hash over all three
+(`sealing`). Stores that are older than sealing begin with plain rows; the chain goes on from them.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping
+from dataclasses import asdict
 from enum import StrEnum
+from pathlib import Path
 
 import sqlalchemy as sa
 from sqlalchemy import Connection, RowMapping
 
 from forbear.rules.model import AuditEvent
-from forbear.storage.rows import compact
-from forbear.storage.schema import events
+from forbear.storage.errors import LogUnreadable
+from forbear.storage.schema import audit_epochs, audit_logs, checkpoints, events
+from forbear.storage.sealing import (
+    GENESIS,
+    Checkpoint,
+    EpochKey,
+    Keys,
+    Log,
+    log_id,
+)
 
-FORMAT = 1
-GENESIS = "0" * 64
+SIGNED_EVERY = 100
+"""Rows between two checkpoints at the most."""
+SIGNED_WITHIN = 60_000
+"""How old the last checkpoint may be when a row is added, ms."""
 
 
 class Code(StrEnum):
@@ -54,6 +65,8 @@ class Code(StrEnum):
     """An agent asked for an option; a person decides."""
     RAW_SHOWN = "raw_shown"
     """A person looked at raw requests and answers; the body says who, and why."""
+    AUDIT_READ = "audit_read"
+    """A person looked into this log or exported it; the body says who, how, and at what."""
     ANNOUNCED = "announced"
     """People were told of an open case, once more."""
     DROPPED = "dropped"
@@ -80,8 +93,40 @@ class Code(StrEnum):
     """A related operation, or a clock that was set back, made the next check due earlier."""
 
 
-_HEAD = sa.select(events.c.hash).order_by(events.c.sequence.desc()).limit(1)
+SIGNED_AT_ONCE = frozenset({Code.DECIDED, Code.RECONCILIATION_REQUIRED})
+"""A decision, or a write that may have been applied: what somebody might want to have undone."""
+
+_LAST = sa.select(checkpoints).order_by(checkpoints.c.number.desc()).limit(1)
+_SIGNED = _LAST.with_only_columns(checkpoints.c.sequence).scalar_subquery()
+_SIGNED_AT = _LAST.with_only_columns(checkpoints.c.at).scalar_subquery()
+_HEAD = (
+    sa.select(
+        events.c.sequence, events.c.hash, _SIGNED.label("signed"), _SIGNED_AT.label("signed_at")
+    )
+    .order_by(events.c.sequence.desc())
+    .limit(1)
+)
 _INSERT = sa.insert(events)
+
+
+def opened(connection: Connection, keys: Path, store: str) -> Log:
+    """The log of this store with its keys; both are made at the first start.
+
+    Raises:
+        StoreUnavailable: a key of an existing log is missing, or not its own.
+        OSError: the folder of the keys cannot be used.
+    """
+    public = connection.execute(sa.select(audit_logs.c.public_key)).scalar()
+    found = Keys.of(keys, store, used=public is not None)
+    if public is None:
+        public = found.public
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
+        connection.execute(sa.insert(audit_logs), {"id": log_id(public), "public_key": public})
+        first = {"number": 1, "wrapped_key": EpochKey.made(found.wrapping)}
+        connection.execute(sa.insert(audit_epochs), first)
+        connection.exec_driver_sql("COMMIT")
+    epochs = connection.execute(sa.select(audit_epochs.c.number, audit_epochs.c.wrapped_key))
+    return Log(found, public, {row.number: row.wrapped_key for row in epochs}, keys)
 
 
 def append(
@@ -92,33 +137,82 @@ def append(
     body: Mapping[str, object],
 ) -> None:
     """Add one row at the head. Runs inside the transaction that changes the state."""
-    previous = connection.execute(_HEAD).scalar() or GENESIS
-    header = compact({"format": FORMAT, "at": at, "code": str(code), "operation": operation_id})
-    text = compact(body)
+    log = _log(connection)
+    head = connection.execute(_HEAD).first()
+    previous = GENESIS if head is None else head.hash
+    sequence = 1 if head is None else head.sequence + 1
+    row = log.seal(previous, sequence, at, code, operation_id, body)
     connection.execute(
         _INSERT,
         {
+            "sequence": sequence,
             "operation_id": operation_id,
-            "header": header,
-            "body": text,
+            "header": row.header,
+            "body": "",
+            "sealed": row.sealed,
             "previous": previous,
-            "hash": chained(previous, header, text),
+            "hash": row.hash,
         },
     )
+    signed, signed_at = (None, None) if head is None else (head.signed, head.signed_at)
+    if code in SIGNED_AT_ONCE or _is_due(signed, signed_at, sequence, at):
+        _sign(connection, log, sequence, row.hash, at)
 
 
-def chained(previous: str, header: str, body: str) -> str:
-    """The hash of a row: SHA-256 over the hash before, the header and the body."""
-    parts = "\n".join((previous, header, body))
-    return hashlib.sha256(parts.encode()).hexdigest()
+def _is_due(signed: int | None, signed_at: int | None, sequence: int, at: int) -> bool:
+    """Whether the last checkpoint, if any, is too far from this row and time."""
+    if signed is None or signed_at is None:
+        return True
+    return sequence - signed >= SIGNED_EVERY or abs(at - signed_at) >= SIGNED_WITHIN
 
 
-def event(row: RowMapping) -> AuditEvent:
-    header = json.loads(row["header"])
+def sign(connection: Connection, at: int, *, at_once: bool = False) -> None:
+    """Sign the head, if rows have waited for it long enough or shall not wait."""
+    head = connection.execute(_HEAD).first()
+    if head is None or head.sequence == head.signed:
+        return
+    if at_once or _is_due(head.signed, head.signed_at, head.sequence, at):
+        _sign(connection, _log(connection), head.sequence, head.hash, at)
+
+
+def _sign(connection: Connection, log: Log, sequence: int, row: str, at: int) -> None:
+    last = connection.execute(_LAST).mappings().first()
+    before = None if last is None else Checkpoint(**last)
+    made = log.sign(
+        1 if before is None else before.number + 1,
+        sequence,
+        row,
+        at,
+        GENESIS if before is None else before.digest(log.id),
+    )
+    connection.execute(sa.insert(checkpoints), asdict(made))
+
+
+def _log(connection: Connection) -> Log:
+    """The log that the database hands out with each of its writing connections."""
+    log: Log = connection.get_execution_options()["audit"]
+    return log
+
+
+def event(row: RowMapping, log: Log) -> AuditEvent:
+    """What a row of the table says, with its seal opened.
+
+    Raises:
+        LogUnreadable: the row was changed, or its key is gone.
+    """
+    sequence = row["sequence"]
+    if row["sealed"] is None:
+        header = json.loads(row["header"])
+        told = {**header, "body": json.loads(row["body"])}
+    else:
+        told = log.open(sequence, row["previous"], row["header"], row["sealed"])
+        header = json.loads(row["header"])
+    if told["operation"] != row["operation_id"]:
+        raise LogUnreadable(f"row {sequence} of the audit log is of another operation")
     return AuditEvent(
-        sequence=row["sequence"],
-        operation_id=row["operation_id"] or "",
-        at=header["at"],
+        sequence=sequence,
+        operation_id=told["operation"] or "",
+        at=told["at"],
         code=header["code"],
-        body=json.loads(row["body"]),
+        body=told["body"],
     )

@@ -21,8 +21,9 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.pool import StaticPool
 
-from forbear.storage import schema
-from forbear.storage.errors import StoreTooNew, StoreUnavailable
+from forbear.storage import audit, schema
+from forbear.storage.errors import StoreError, StoreTooNew, StoreUnavailable
+from forbear.storage.sealing import Log
 
 BUSY = 10_000
 """SQLite's own busy time-out, ms: a second line behind the lock file."""
@@ -56,14 +57,16 @@ class FileLock:
 
 
 class Database:
-    """A store's file and the connections to it.
+    """A store's file, the connections to it, and the keys of its audit log.
+
+    `keys` is the folder of the keys; without it, `keys` beside the file.
 
     Raises:
-        StoreUnavailable: the file cannot be opened or is no database.
+        StoreUnavailable: the file cannot be opened or is no database, or a key is missing.
         StoreTooNew: it was written by a newer program.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, keys: Path | None = None) -> None:
         self.path = path
         try:
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -75,11 +78,13 @@ class Database:
             _create(path)
             with self.lock.held():
                 self._prepare()
+                self.log = self._opened_log(keys or path.parent / "keys")
+            self.writer = self.writer.execution_options(audit=self.log)
             self._watch = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
-        except (OSError, sqlite3.Error, DBAPIError, CommandError, StoreTooNew) as error:
+        except (OSError, sqlite3.Error, DBAPIError, CommandError, StoreError) as error:
             self.writer.dispose()
             self.lock.close()
-            if isinstance(error, StoreTooNew):
+            if isinstance(error, StoreError):
                 raise
             shut = isinstance(error, PermissionError) or "readonly" in said(error)
             fix = " -> make it writable to this user" if shut else ""
@@ -120,6 +125,10 @@ class Database:
                 if mode != "wal":
                     raise OSError("this file system cannot hold a store -> use a local disk")
             upgrade(connection, generation)
+
+    def _opened_log(self, keys: Path) -> Log:
+        with self.writer.connect() as connection:
+            return audit.opened(connection, keys, self.path.name)
 
     def changed_elsewhere(self) -> bool:
         """Whether another connection committed since the last call; a few microseconds.

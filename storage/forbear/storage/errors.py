@@ -3,6 +3,7 @@
 StoreError
 ├── StoreUnavailable   full disk, read-only file, corrupt page: nothing was stored
 ├── StoreTooNew        the store was written by a newer program
+├── LogUnreadable      a row of the audit log was changed, or its key is gone
 └── LostUpdate         a guarded UPDATE met another revision: a defect, all is undone
 """
 
@@ -23,3 +24,7 @@ class StoreTooNew(StoreError):
 
 class LostUpdate(StoreError):
     """The row was not in the revision that the decision was made on."""
+
+
+class LogUnreadable(StoreError):
+    """A row of the audit log cannot be opened."""

@@ -595,12 +595,14 @@ class Ledger:
     def register(
         self, connection: Connection, role: str, pid: int, bindings: Sequence[str]
     ) -> None:
-        """See `roster.register`."""
+        """See `roster.register`; events that nothing followed are signed meanwhile."""
         now = self._clock.now().wall
         roster.register(connection, self.owner, role, pid, bindings, now)
+        audit.sign(connection, now)
 
     def unregister(self, connection: Connection) -> None:
         roster.unregister(connection, self.owner)
+        audit.sign(connection, self._clock.now().wall, at_once=True)
 
     def recover(self, connection: Connection) -> int:
         """See `roster.recover`; also `roster.rewind`."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncEngine
 
 from forbear.rules.model import FINAL, Attempt, AuditEvent, Case, Kind, Operation, State
 from forbear.rules.paging import Progress
@@ -30,6 +31,7 @@ from forbear.storage.schema import (
     tasks,
     waits,
 )
+from forbear.storage.sealing import MINUTE, Log
 
 _INACTIVE: sa.ColumnElement[int] = sa.case(
     (operations.c.state.in_([str(state) for state in State if state in FINAL]), 1), else_=0
@@ -76,7 +78,14 @@ class Exchange:
 
 
 class Queries(Readers):
-    """What there is: operations, cases, events, scopes and processes."""
+    """What there is: operations, cases, events, scopes and processes.
+
+    Events need the keys of the log, and raise `LogUnreadable` where a row was changed.
+    """
+
+    def __init__(self, readers: AsyncEngine, log: Log) -> None:
+        super().__init__(readers)
+        self._log = log
 
     async def operation(self, operation_id: str) -> Operation | None:
         found = await self._rows(sa.select(operations).where(operations.c.id == operation_id))
@@ -193,7 +202,32 @@ class Queries(Readers):
 
     async def events_of(self, operation_id: str) -> list[AuditEvent]:
         query = sa.select(events).where(events.c.operation_id == operation_id)
-        return [audit.event(row) for row in await self._rows(query.order_by(events.c.sequence))]
+        return self._told(await self._rows(query.order_by(events.c.sequence)))
+
+    async def trail(
+        self,
+        *,
+        operation_id: str | None = None,
+        code: str | None = None,
+        since: int | None = None,
+        limit: int = 100,
+    ) -> list[AuditEvent]:
+        """The newest events of the whole log that are asked for, in their order."""
+        header = sa.type_coerce(events.c.header, sa.JSON)
+        query = sa.select(events)
+        if operation_id is not None:
+            query = query.where(events.c.operation_id == operation_id)
+        if code is not None:
+            query = query.where(header["code"].as_string() == code)
+        if since is not None:
+            # A header has only the minute.
+            query = query.where(header["at"].as_integer() > since - MINUTE)
+        found = await self._rows(query.order_by(events.c.sequence.desc()).limit(limit))
+        told = self._told(reversed(found))
+        return [one for one in told if since is None or one.at >= since]
+
+    def _told(self, found: Iterable[sa.RowMapping]) -> list[AuditEvent]:
+        return [audit.event(row, self._log) for row in found]
 
     async def attempts_of(self, operation_id: str) -> list[Attempt]:
         query = sa.select(attempts).where(attempts.c.operation_id == operation_id)

@@ -26,7 +26,7 @@ from forbear.rules.model import (
     WaitingFor,
 )
 
-GENERATION = "0004"
+GENERATION = "0005"
 """The schema this program reads and writes: the newest migration."""
 
 metadata = sa.MetaData(
@@ -410,10 +410,40 @@ events = sa.Table(
     sa.Column("body", sa.Text, nullable=False),
     sa.Column("previous", sa.Text, nullable=False),
     sa.Column("hash", sa.Text, nullable=False),
+    sa.Column("sealed", sa.LargeBinary),
     sa.Index("ix_events_operation", "operation_id", "sequence"),
     sqlite_autoincrement=True,
 )
-"""The audit trail: only ever appended to (triggers refuse anything else)."""
+"""The audit log: only ever appended to (triggers refuse anything else). A row has a `body`, or an
+empty one and nonce and ciphertext in `sealed`."""
+
+audit_logs = sa.Table(
+    "audit_logs",
+    metadata,
+    sa.Column("id", sa.Text, primary_key=True),
+    sa.Column("public_key", sa.Text, nullable=False),
+)
+"""The one log of this store, and the key that its checkpoints are verified with (hex)."""
+
+audit_epochs = sa.Table(
+    "audit_epochs",
+    metadata,
+    sa.Column("number", sa.Integer, primary_key=True),
+    sa.Column("wrapped_key", sa.Text, nullable=False),
+)
+"""The keys that bodies are sealed with, each wrapped with the sealing key (hex)."""
+
+checkpoints = sa.Table(
+    "checkpoints",
+    metadata,
+    sa.Column("number", sa.Integer, primary_key=True),
+    sa.Column("sequence", sa.Integer, nullable=False),
+    sa.Column("hash", sa.Text, nullable=False),
+    sa.Column("at", sa.BigInteger, nullable=False),
+    sa.Column("previous", sa.Text, nullable=False),
+    sa.Column("signature", sa.Text, nullable=False),
+)
+"""Signed statements about heads of the audit log; see `sealing.Checkpoint`."""
 
 scopes = sa.Table(
     "scopes",
@@ -557,9 +587,10 @@ _IDENTITY = (
 
 GUARDS_SQLITE = (
     *(
-        f"CREATE TRIGGER {name} BEFORE {verb} ON events "
+        f"CREATE TRIGGER {table}_no_{verb.lower()} BEFORE {verb} ON {table} "
         "BEGIN SELECT RAISE(ABORT, 'the audit trail is only appended to'); END"
-        for name, verb in (("events_no_update", "UPDATE"), ("events_no_delete", "DELETE"))
+        for table in ("events", "checkpoints", "audit_logs")
+        for verb in ("UPDATE", "DELETE")
     ),
     "CREATE TRIGGER counters_never_fall BEFORE UPDATE ON operations WHEN "
     + " OR ".join(f"NEW.{name}_used < OLD.{name}_used" for name in BUDGETS if name != "attempts")

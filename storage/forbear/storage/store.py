@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -18,6 +16,7 @@ from forbear.storage.brakes import Brakes
 from forbear.storage.database import Database
 from forbear.storage.errors import StoreUnavailable
 from forbear.storage.figures import Figures
+from forbear.storage.keyfiles import kept
 from forbear.storage.ledger import Ledger
 from forbear.storage.liveness import Liveness
 from forbear.storage.queries import Queries
@@ -50,10 +49,10 @@ class Store:
             self.liveness = Liveness(home / "run", f"own_{random.token(16)}")
         except OSError as error:
             raise StoreUnavailable(f"{error} -> make {home} writable to this user") from error
-        self._database = Database(self.path)
+        self._database = Database(self.path, home / "keys")
         self.ledger = Ledger(clock, random, self.liveness, task_limits)
         self.brakes = Brakes(clock)
-        self.read = Queries(self._database.readers)
+        self.read = Queries(self._database.readers, self._database.log)
         self.figures = Figures(self._database.readers)
         self._writer = Writer(self._database)
         self._changed = asyncio.Event()
@@ -99,43 +98,7 @@ def _store_key(path: Path, random: Random, *, store: Path) -> bytes:
     It is there before the store's file, always: a store without it would take the same action for
     a new one.
     """
-    used = store.exists()
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    try:
-        return _read_key(path)
-    except FileNotFoundError:
-        if used:
-            raise StoreUnavailable(
-                f"{path} is missing: restore it with {store.name}; without it nothing that was "
-                "done before would be recognised"
-            ) from None
-    draft = path.with_name(f"{path.name}.{random.token(8)}")
-    try:
-        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "w") as file:
-            file.write(random.token(52))
-            file.flush()
-            os.fsync(file.fileno())
-        # A hard link is the atomic "create if absent, with content": the first process wins.
-        with suppress(FileExistsError):
-            os.link(draft, path)
-    finally:
-        draft.unlink(missing_ok=True)
-    _make_durable(path.parent)
-    return _read_key(path)
-
-
-def _make_durable(folder: Path) -> None:
-    """A name survives power loss only once its folder is synced."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _read_key(path: Path) -> bytes:
-    key = path.read_bytes()
-    if len(key) < 32:
-        raise StoreUnavailable(f"{path} is not a key of this store")
-    return key
+    lost = (
+        f"restore it with {store.name}; without it nothing that was done before would be recognised"
+    )
+    return kept(path, lambda: random.token(52), lost=lost if store.exists() else None)

@@ -235,6 +235,7 @@ def sentence(scene: Scene) -> str:
             | Code.SCOPE_RESET
             | Code.CIRCUIT_OPENED
             | Code.CIRCUIT_CLOSED
+            | Code.AUDIT_READ
             | None
         ):
             return clip(scene.name.replace("_", " "), WORD)

@@ -15,6 +15,7 @@ import typer
 
 from forbear.server.cli import (
     asked,
+    audit,
     backup,
     brakes,
     console,
@@ -56,6 +57,7 @@ watching.register(app)
 console.register(app)
 contracts.register(app)
 brakes.register(app)
+audit.register(app)
 backup.register(app)
 
 

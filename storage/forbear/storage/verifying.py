@@ -1,0 +1,416 @@
+"""Whether an audit log is whole: from a file alone, on any machine, with no key.
+
+The file is a store or an export of its log. An export is JSON Lines: one line that names the log
+and its public key, one line for each row and each checkpoint in the order of the log, and one last
+line with the head. What is proven, and what needs a head that was kept elsewhere, stands in
+`docs/audit.md`.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from base64 import b64decode, b64encode
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+from forbear.storage.audit import SIGNED_AT_ONCE, SIGNED_EVERY
+from forbear.storage.errors import StoreUnavailable
+from forbear.storage.sealing import (
+    FORMAT,
+    GENESIS,
+    PLAIN,
+    Checkpoint,
+    log_id,
+    mark,
+    plain_hash,
+    sealed_hash,
+)
+
+_SQLITE = b"SQLite format 3\0"
+_AT_ONCE = frozenset(str(code) for code in SIGNED_AT_ONCE)
+_STEP = 10_000
+"""Rows between two tellings of progress."""
+
+
+class Row(NamedTuple):
+    """A row as it lies in the file."""
+
+    sequence: int
+    header: str
+    body: str
+    sealed: bytes | None
+    previous: str
+    hash: str
+    operation_id: str | None
+
+
+Item = Row | Checkpoint
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """One point of a log: a line to keep where whoever could change the log cannot reach."""
+
+    log: str
+    sequence: int
+    hash: str
+
+    def __str__(self) -> str:
+        return f"{self.log}:{self.sequence}:{self.hash}"
+
+    @staticmethod
+    def parse(text: str) -> Head:
+        """Raises ValueError: `text` is no head."""
+        log, sequence, row = text.strip().split(":")
+        if not log.startswith("log_") or len(row) != len(GENESIS):
+            raise ValueError(text)
+        return Head(log, int(sequence), row)
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """The first row that is not as it was written, and why."""
+
+    row: int | None
+    """None if it is another log altogether."""
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What can be said of a log without its keys."""
+
+    head: Head
+    """The last row that follows from the one before it."""
+    signed: int
+    """The last row under a checkpoint. What lies after it needs a head from elsewhere."""
+    plain: int
+    """Rows at the beginning that are older than sealing; their bodies can be read by anybody."""
+    broken: Broken | None
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """The log in a file."""
+
+    public_key: str | None
+    """None in a store that is older than signing."""
+    rows: int | None
+    """How many rows there are, where the file tells."""
+    tells_operations: bool
+    """Whether rows stand beside the ids of their operations; in an export they do not."""
+    items: Iterator[Item]
+    """Rows and checkpoints, each after the row that it signs."""
+
+    @property
+    def log(self) -> str:
+        return "log_unsigned" if self.public_key is None else log_id(self.public_key)
+
+
+class _Break(Exception):
+    def __init__(self, row: int | None, why: str) -> None:
+        super().__init__(why)
+        self.broken = Broken(row, why)
+
+
+# --- verifying ------------------------------------------------------------------------------
+
+
+def verify(
+    evidence: Evidence,
+    expected: Head | None = None,
+    tell: Callable[[int], None] = lambda _rows: None,
+) -> Report:
+    """Follow the log from its first row to its end, or to the first row that is broken.
+
+    `expected` is a head taken earlier: the log must have been at it. `tell` hears how many rows
+    were seen so far.
+    """
+    chain = _Chain(evidence, expected)
+    try:
+        chain.begins()
+        for item in evidence.items:
+            if isinstance(item, Row):
+                chain.row(item)
+                if item.sequence % _STEP == 0:
+                    tell(item.sequence)
+            else:
+                chain.checkpoint(item)
+        chain.ends()
+    except _Break as found:
+        return chain.report(found.broken)
+    except (sqlite3.Error, TypeError) as error:
+        return chain.report(Broken(chain.last + 1, f"cannot be read: {error}"))
+    return chain.report(None)
+
+
+class _Chain:
+    """How far a log was followed."""
+
+    def __init__(self, evidence: Evidence, expected: Head | None) -> None:
+        self.last = 0
+        self._head = GENESIS
+        self._expected = expected
+        self._log = evidence.log
+        self._public: Ed25519PublicKey | None = None
+        self._public_key = evidence.public_key
+        self._tells_operations = evidence.tells_operations
+        self._plain = 0
+        self._signed = 0
+        self._number = 0
+        self._before = GENESIS
+        self._due = False
+
+    def report(self, broken: Broken | None) -> Report:
+        head = Head(self._log, self.last, self._head)
+        return Report(head, self._signed, self._plain, broken)
+
+    def begins(self) -> None:
+        if self._public_key is not None:
+            self._public = Ed25519PublicKey.from_public_bytes(bytes.fromhex(self._public_key))
+        if self._expected is not None and self._expected.log != self._log:
+            raise _Break(None, f"this is {self._log}, and the head is of {self._expected.log}")
+
+    def row(self, row: Row) -> None:
+        number = self.last + 1
+        if self._due:
+            self._unsigned()
+        if row.sequence != number:
+            raise _Break(number, f"is missing: row {row.sequence} is there instead")
+        try:
+            code = self._code_of(row)
+        except (TypeError, AttributeError, ValueError, KeyError, RecursionError):
+            raise _Break(number, "is no row that this program writes") from None
+        expected = self._expected
+        if expected is not None and expected.sequence == number and expected.hash != row.hash:
+            raise _Break(number, "is another than when the head was taken: history was rewritten")
+        self.last, self._head = number, row.hash
+        self._due = code is not None and (
+            code in _AT_ONCE or not self._signed or number - self._signed >= SIGNED_EVERY
+        )
+
+    def _code_of(self, row: Row) -> str | None:
+        """What a sealed row is about, None for a plain one; raises _Break if it is not whole."""
+        number = row.sequence
+        if row.previous != self._head:
+            raise _Break(number, "does not follow from the row before it")
+        plain = row.sealed is None
+        if row.sealed is None:
+            hashed = plain_hash(row.previous, row.header, row.body)
+        else:
+            hashed = sealed_hash(row.previous, row.header, row.sealed)
+        if hashed != row.hash:
+            raise _Break(number, "was changed: it has not the hash that it was written with")
+        header = json.loads(row.header)
+        marked, told = header.get("operation"), row.operation_id
+        if plain:
+            if header["format"] != PLAIN or self._plain < self.last:
+                raise _Break(number, "is not sealed, and rows before it are")
+        else:
+            if (header["format"], header["log"], header["sequence"]) != (FORMAT, self._log, number):
+                raise _Break(number, "was written for another place or another log")
+            if row.body:
+                raise _Break(number, "has a plain body beside its sealed one")
+            told = None if told is None else mark(row.previous, told)
+        if self._tells_operations and told != marked:
+            raise _Break(number, "was moved to another operation")
+        if plain:
+            self._plain = number
+            return None
+        return str(header["code"])
+
+    def checkpoint(self, made: Checkpoint) -> None:
+        """Raises _Break with the row that it speaks of, or the first that is missing."""
+        place = self.last
+        try:
+            place = int(made.sequence)
+            follows = (made.number, made.previous) == (self._number + 1, self._before)
+            signed = self._public is not None and made.is_signed(self._log, self._public)
+            digest = made.digest(self._log) if signed else ""
+        except (TypeError, AttributeError, ValueError):
+            follows, signed, digest = False, False, ""
+        named = f"checkpoint {made.number}"
+        if not signed:
+            raise _Break(place, f"{named} over it is not signed by the key of this log")
+        if made.sequence > self.last:
+            raise _Break(self.last + 1, f"is missing: {named} signed {made.sequence} rows")
+        if not follows:
+            raise _Break(made.sequence, f"a checkpoint before {named} over it is missing")
+        if (made.sequence, made.hash) != (self.last, self._head):
+            told = f"rows {self._signed + 1} to {made.sequence} are not those that {named} signed"
+            raise _Break(self._signed + 1, told)
+        self._number, self._before = made.number, digest
+        self._signed, self._due = made.sequence, False
+
+    def ends(self) -> None:
+        if self._due:
+            self._unsigned()
+        if self._expected is not None and self._expected.sequence > self.last:
+            told = f"the log had {self._expected.sequence} rows when the head was taken"
+            raise _Break(self.last + 1, f"is missing: {told}")
+
+    def _unsigned(self) -> None:
+        raise _Break(self.last, "has no checkpoint, and is never written without one")
+
+
+# --- reading --------------------------------------------------------------------------------
+
+
+@contextmanager
+def read(path: Path, *, live: bool = False) -> Generator[Evidence]:
+    """The log in a store or in an export, which is left as it is.
+
+    `live` says that processes may use the store meanwhile; a copy needs not even a writable folder.
+
+    Raises:
+        StoreUnavailable: the file is neither, or cannot be read.
+    """
+    try:
+        with path.open("rb") as file:
+            start = file.read(len(_SQLITE))
+        if start != _SQLITE:
+            with path.open(encoding="utf-8", errors="replace") as lines:
+                yield _exported(lines, path)
+            return
+        # With changes beside it, or with processes on it, a store is read as SQLite reads it.
+        aside = path.with_name(path.name + "-wal")
+        how = "mode=ro" if live or aside.exists() else "mode=ro&immutable=1"
+        address = f"{path.absolute().as_uri()}?{how}"
+        with closing(sqlite3.connect(address, uri=True, isolation_level=None)) as connection:
+            connection.execute("BEGIN")
+            evidence = _stored(connection, path)
+            yield evidence
+    except (OSError, sqlite3.Error) as error:
+        raise StoreUnavailable(f"{path}: {error}") from error
+
+
+def _stored(connection: sqlite3.Connection, path: Path) -> Evidence:
+    columns = {row[1] for row in connection.execute("PRAGMA table_info(events)")}
+    if not columns:
+        raise StoreUnavailable(f"{path} has no audit log")
+    tables = {row[0] for row in connection.execute("SELECT name FROM sqlite_master")}
+    public: str | None = None
+    checkpoints: Iterator[Checkpoint] = iter(())
+    if "audit_logs" in tables:
+        found = connection.execute("SELECT public_key FROM audit_logs").fetchone()
+        public = None if found is None else _public(found[0], path)
+    if "checkpoints" in tables:
+        listed = connection.execute(
+            "SELECT number, sequence, hash, at, previous, signature FROM checkpoints "
+            "ORDER BY number"
+        )
+        checkpoints = (Checkpoint(*one) for one in listed)
+    sealed = "sealed" if "sealed" in columns else "NULL"
+    rows = connection.execute(
+        f"SELECT sequence, header, body, {sealed}, previous, hash, operation_id FROM events "
+        "ORDER BY sequence"
+    )
+    count = connection.execute("SELECT count(*) FROM events").fetchone()[0]
+    return Evidence(public, count, True, _merged(map(Row._make, rows), checkpoints))
+
+
+def _merged(rows: Iterator[Row], checkpoints: Iterator[Checkpoint]) -> Iterator[Item]:
+    pending = next(checkpoints, None)
+    for row in rows:
+        yield row
+        while pending is not None and pending.sequence <= row.sequence:
+            yield pending
+            pending = next(checkpoints, None)
+    if pending is not None:
+        yield pending
+        yield from checkpoints
+
+
+def _public(key: object, path: Path) -> str:
+    try:
+        text = str(key)
+        Ed25519PublicKey.from_public_bytes(bytes.fromhex(text))
+    except ValueError:
+        raise StoreUnavailable(f"{path} does not tell the public key of its audit log") from None
+    return text
+
+
+# --- exports --------------------------------------------------------------------------------
+
+
+def lines(evidence: Evidence) -> Iterator[str]:
+    """The export of a log, line by line. No key is needed: what is sealed stays sealed."""
+    yield _line({"log": evidence.log, "public_key": evidence.public_key})
+    head = Head(evidence.log, 0, GENESIS)
+    for item in evidence.items:
+        if isinstance(item, Row):
+            head = Head(head.log, item.sequence, item.hash)
+            row: dict[str, object] = {"row": item.sequence, "header": item.header}
+            if item.sealed is None:
+                row["body"] = item.body
+            else:
+                row["sealed"] = b64encode(item.sealed).decode()
+            yield _line(row | {"previous": item.previous, "hash": item.hash})
+        else:
+            yield _line(
+                {
+                    "checkpoint": item.number,
+                    "sequence": item.sequence,
+                    "hash": item.hash,
+                    "at": item.at,
+                    "previous": item.previous,
+                    "signature": item.signature,
+                }
+            )
+    yield _line({"head": str(head)})
+
+
+def _line(value: dict[str, object]) -> str:
+    return json.dumps(value, separators=(",", ":"))
+
+
+def _exported(lines: Iterator[str], path: Path) -> Evidence:
+    try:
+        first = json.loads(next(lines, ""))
+        key, log = first["public_key"], first["log"]
+    except (ValueError, KeyError, TypeError):
+        raise StoreUnavailable(f"{path} is neither a store nor an export of one") from None
+    public = None if key is None else _public(key, path)
+    evidence = Evidence(public, None, False, _items(lines))
+    if evidence.log != log:
+        raise StoreUnavailable(f"{path} names {log}, and its key is of {evidence.log}")
+    return evidence
+
+
+def _items(lines: Iterator[str]) -> Iterator[Item]:
+    last = 0
+    for line in lines:
+        try:
+            told: dict[str, Any] = json.loads(line)
+            if "head" in told:
+                if Head.parse(told["head"]).sequence != last or next(lines, None) is not None:
+                    raise _Break(last + 1, "is not where the export ends")
+                return
+            item = _item(told)
+        except (ValueError, KeyError, TypeError, RecursionError):
+            raise _Break(last + 1, "is no line of an export") from None
+        if isinstance(item, Row):
+            last = item.sequence
+        yield item
+    raise _Break(last + 1, "is missing: the export is cut off")
+
+
+def _item(told: dict[str, Any]) -> Item:
+    if "checkpoint" in told:
+        names = ("checkpoint", "sequence", "hash", "at", "previous", "signature")
+        return Checkpoint(*(told[name] for name in names))
+    return Row(
+        told["row"],
+        told["header"],
+        told.get("body", ""),
+        b64decode(told["sealed"], validate=True) if "sealed" in told else None,
+        told["previous"],
+        told["hash"],
+        None,
+    )
