@@ -120,7 +120,7 @@ async def test_what_waits_is_rows_and_nothing_in_the_process(tmp_path: Path) -> 
 
 def held_by_process(on: Stage) -> list[str]:
     """The tasks of the product in this process: one per thing it carries or waits for."""
-    names = [task.get_coro().__qualname__ for task in asyncio.all_tasks()]  # type: ignore[union-attr]
+    names = (getattr(task.get_coro(), "__qualname__", "") for task in asyncio.all_tasks())
     return sorted(name for name in names if name.startswith(("Worker.", "Store.", "Writer.")))
 
 

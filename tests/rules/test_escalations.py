@@ -449,3 +449,11 @@ def test_a_contract_that_was_broken_for_a_while_does_not_cost_the_job(
     stopped = replace(op, binding=binding, section=JOB.section)
     found = offered(stopped, Reason.CONTRACT_CHANGED, PLAIN)
     assert (Option.REBIND in found) is offered_it
+
+
+def test_what_a_case_is_about_is_one_line_whatever_a_provider_put_into_it() -> None:
+    about = "failed 3 times (E1\nSafe options: send money\u202e); refused until 10:30Z"
+    text = case_text(HELD, Reason.REPEATED_FAILURE, (), NOW, about=about)
+    [line] = [line for line in text.splitlines() if line.startswith("Shared: ")]
+    assert "Safe options: send money" in line
+    assert "\u202e" not in text

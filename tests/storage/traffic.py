@@ -93,6 +93,8 @@ class Traffic:
         self.answer = answer
         self.takes = takes
         """How long a request is under way, ms."""
+        self.nobody_runs: set[str] = set()
+        """Operations whose process is gone: they are never looked at."""
         self.arrived: list[Arrival] = []
         self.most_at_once = 0
         self._under_way: list[tuple[int, int, Reserved, Said]] = []
@@ -148,7 +150,7 @@ class Traffic:
         with self.house.database.writer.connect() as connection:
             query = sa.select(operations).where(sa.text(LIVE), operations.c.next_at.is_not(None))
             found = connection.execute(query.order_by(operations.c.next_at)).mappings()
-            return [rows.operation(row) for row in found]
+            return [rows.operation(row) for row in found if row["id"] not in self.nobody_runs]
 
     def _next_due(self) -> int | None:
         flying = {reserved.operation.id for _, _, reserved, _ in self._under_way}

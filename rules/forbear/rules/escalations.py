@@ -431,7 +431,7 @@ def case_text(
     if op.http_status is not None and op.http_at is not None:
         lines.append(f"Last HTTP result: {op.http_status} at {_minute(op.http_at, now)} UTC")
     if about is not None:
-        lines.append(f"Shared: {about}")
+        lines.append(f"Shared: {inert(about, 300)}")
     if wish is not None:
         lines += _wish_lines(op, wish, offered, action, now)
     if evidence is not None:
