@@ -15,6 +15,8 @@ from tests.e2e.harness import (
     NO_RESULT,
     STATUS,
     SUBMIT,
+    TRANSFER,
+    WRITE,
     Data,
     contract,
     error,
@@ -211,6 +213,33 @@ async def test_another_try_is_offered_once_the_key_changed_and_the_job_goes_on(
         ended = await on.end_of(job)
         assert ended["state"] == "succeeded"
     assert sent(on.provider)[-1] == "Bearer new"
+
+
+@pytest.mark.requirement("C01", "C03")
+async def test_a_secret_of_the_body_is_added_to_what_leaves_and_kept_nowhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EXP_TOKEN", TOKEN)
+    top = {
+        "jobs": {},
+        "calls": {"transfer": TRANSFER},
+        "auth": {"scheme": "body", "name": "/login/token", "secret": "env:EXP_TOKEN"},
+    }
+    async with stage(tmp_path, states=None, **top) as on:
+        on.script(Answer(400, {"error": {"message": f"no such {TOKEN}"}}), route=WRITE)
+        told = await on.write()
+        (arrival,) = on.provider.arrivals
+        assert arrival.json()["login"] == {"token": TOKEN}
+        assert arrival.json()["amount"] == 5
+        full = await on.full(told["operation_id"], timeline=True)
+        assert TOKEN not in repr((told, full, await on.events(told["operation_id"])))
+    assert not holding(tmp_path, TOKEN)
+
+
+def holding(home: Path, secret: str) -> list[Path]:
+    """The files of a home that hold a secret."""
+    files = [path for path in home.rglob("*") if path.is_file()]
+    return [path for path in files if secret.encode() in path.read_bytes()]
 
 
 # --- secrets that take time -------------------------------------------------------------------

@@ -66,6 +66,7 @@ UNHEARD = 60_000, 75_000
 
 WAITS: dict[str, Wait] = {
     "RA-01 a Go duration": Wait(value("1m0s"), *UNHEARD, odd=True),
+    "RA-01 two fields": Wait((*value("90"), *value("5")), 90_000, 99_000, ASKED, odd=True),
     "RA-02 negative": Wait(value("-1"), *UNHEARD, odd=True),
     "RA-02 a sign": Wait(value("+5"), *UNHEARD, odd=True),
     "RA-02 hexadecimal": Wait(value("0x10"), *UNHEARD, odd=True),

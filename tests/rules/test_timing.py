@@ -14,6 +14,7 @@ from forbear.rules.timing import (
     LONGEST,
     Rejection,
     RetryAfter,
+    longest_wait,
     read_hint,
     read_http_date,
     read_instant,
@@ -164,7 +165,7 @@ def test_a_stated_wait_is_read_in_full(value: str, delay: int) -> None:
         pytest.param("Wed, 99 Foo 2026 00:00:00 GMT", id="RA-07"),
         pytest.param("Fri, 31 Dec 99999 23:59:59 GMT", id="RA-09"),
         pytest.param("soon", id="RA-12"),
-        pytest.param("5, 120", id="two fields"),
+        pytest.param("5, 120", id="a list"),
         pytest.param("", id="empty"),
     ],
 )
@@ -200,6 +201,22 @@ def test_without_a_usable_date_our_clock_stands_in(date: str | None) -> None:
 
 
 @pytest.mark.requirement("W19")
+@pytest.mark.parametrize(
+    ("values", "wait"),
+    [
+        (("5", "120"), 120_000),
+        (("120", "5"), 120_000),
+        (("soon", "5"), 5_000),
+        (("Mon, 30 Nov 2026 12:00:30 GMT", "5"), 30_000),
+        (("0", "7"), 7_000),
+    ],
+)
+def test_of_several_fields_the_longest_wait_counts(values: tuple[str, ...], wait: int) -> None:
+    asked, odd = longest_wait(values, "Mon, 30 Nov 2026 12:00:00 GMT", NOW)
+    assert asked == RetryAfter(wait)
+    assert len(odd) == 1
+
+
 @given(texts, texts | st.none(), st.integers(0, 10**14))
 def test_retry_after_never_raises_and_never_goes_backwards(
     value: str, date: str | None, now: int

@@ -34,6 +34,8 @@ def test_each_scheme_puts_the_secret_where_its_name_says() -> None:
     assert header.headers() == (("X-Api-Key", SECRET),)
     query = resolved(Auth("query", name="key", secret="env:K"), K=SECRET)
     assert (query.headers(), query.query()) == ((), (("key", SECRET),))
+    body = resolved(Auth("body", name="/auth/key", secret="env:K"), K=SECRET)
+    assert (body.headers(), body.query(), body.body()) == ((), (), (("/auth/key", SECRET),))
     nothing = resolved(Auth("none"))
     assert (nothing.headers(), nothing.query()) == ((), ())
 
@@ -85,7 +87,6 @@ def test_what_is_missing_is_named_with_the_fix(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "auth",
     [
-        Auth("body", name="api_key", secret="env:K"),
         Auth("oauth2_client", token_url="https://x.example/t", client_id="env:K"),
     ],
 )

@@ -630,6 +630,48 @@ async def test_a_parameter_of_the_address_does_not_stand_beside_the_credential(
         assert plain.size == cleaned.size
 
 
+BODIES = {
+    "a member": ("key", "application/json", b'{"n":1e5}', b'{"n":1e5,"key":"TOKEN"}'),
+    "a pointer": ("/auth/a~1b", "application/json", b"{}", b'{"auth":{"a/b":"TOKEN"}}'),
+    "its like": ("key", "application/json", b'{"key":1,"n":2}', b'{"key":"TOKEN","n":2}'),
+    "a field": (
+        "key",
+        "application/x-www-form-urlencoded",
+        b"k%65y=1&a=%20",
+        b"a=%20&key=TOKEN",
+    ),
+    "an empty form": ("key", "application/x-www-form-urlencoded", b"", b"key=TOKEN"),
+}
+
+
+@pytest.mark.parametrize(("name", "mime", "stored", "sent"), BODIES.values(), ids=BODIES)
+@pytest.mark.requirement("C02", "C03")
+async def test_a_secret_of_the_body_stands_in_the_last_copy_alone(
+    clock: ManualClock, name: str, mime: str, stored: bytes, sent: bytes
+) -> None:
+    auth = Auth("body", name=name, secret="env:EXP_TOKEN")
+    async with provider(JSON, route="POST /x") as fake:
+        request = Outbound("POST", f"{fake.base_url}/x", (("Content-Type", mime),), stored)
+        async with upstream(clock, fake.base_url, auth=auth) as sender:
+            await sender.send(permit(clock), request)
+        (arrival,) = fake.arrivals
+        assert arrival.body == sent.replace(b"TOKEN", TOKEN.encode())
+        assert request.body == stored
+
+
+@pytest.mark.parametrize("stored", [None, b"[1]", b"x", b'{"auth":[]}'])
+async def test_a_body_that_cannot_hold_the_secret_is_not_sent(
+    clock: ManualClock, stored: bytes | None
+) -> None:
+    auth = Auth("body", name="/auth/key", secret="env:EXP_TOKEN")
+    async with provider(JSON, route="POST /x") as fake:
+        request = Outbound("POST", f"{fake.base_url}/x", (), stored)
+        async with upstream(clock, fake.base_url, auth=auth) as sender:
+            reply = await sender.send(permit(clock), request)
+        assert (reply.sent, reply.fault, fake.arrivals) == (False, "local", [])
+        assert TOKEN not in repr(reply)
+
+
 @pytest.mark.requirement("A08")
 async def test_a_place_that_got_no_credential_cannot_show_it_either(clock: ManualClock) -> None:
     async with FakeProvider() as home, FakeProvider() as files:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Mapping
 
 from forbear.rules.contract import (
     CLASSES,
-    Auth,
     Call,
     ClassLimits,
     Contract,
@@ -16,23 +15,22 @@ from forbear.rules.contract import (
     Template,
 )
 from forbear.rules.contract_actions import Around, call, job, rules
+from forbear.rules.contract_auth import auth, check_carriers, check_hosts
 from forbear.rules.contract_forms import Raw
 from forbear.rules.contract_keys import (
     EXAMPLE_HEADERS,
     OPERATOR,
     PER,
     RESENDS,
-    SCHEME,
     STATUS_CODE,
 )
-from forbear.rules.contract_kinds import Place, Section, is_table, nearest
+from forbear.rules.contract_kinds import Section, is_table, nearest
 from forbear.rules.contract_request_terms import (
     BASE_URL,
     CONSOLE,
     HOSTS,
     LINK,
     PLAIN_HEADERS,
-    REFERENCE,
 )
 from forbear.rules.contract_requests import Names, surroundings
 from forbear.rules.contract_terms import (
@@ -101,7 +99,10 @@ def contract(
     }
     _check_actions(section, jobs, calls)
     for name, one in jobs.items():
-        _check_credentials(section.place.at("jobs", name), one, authentication, allow_hosts)
+        check_carriers(section.place.at("jobs", name), one, authentication)
+        check_hosts(section.place.at("jobs", name), one, allow_hosts)
+    for name, each in calls.items():
+        check_carriers(section.place.at("calls", name), each, authentication)
     escalation = section.section("escalation")
     return Contract(
         provider,
@@ -134,89 +135,7 @@ def _raw(raw: Raw, kind: str, name: str) -> object:
     return actions.get(name) if is_table(actions) else None
 
 
-# --- credential and account -----------------------------------------------------------------
-
-_NEEDED: Mapping[str, tuple[str, ...]] = {
-    "none": (),
-    "bearer": ("secret",),
-    "basic": ("user",),
-    "header": ("name", "secret"),
-    "query": ("name", "secret"),
-    "body": ("name", "secret"),
-    "oauth2_client": ("token_url", "client_id", "client_secret"),
-}
-_ALLOWED: Mapping[str, tuple[str, ...]] = {
-    **_NEEDED,
-    "basic": ("user", "password"),
-    "oauth2_client": ("token_url", "client_id", "client_secret", "scope"),
-}
-
-
-def auth(section: Section) -> Auth:
-    """References to the credential; its keys are those of its scheme."""
-    scheme = section.get("scheme", SCHEME, "none")
-    for key in _NEEDED[scheme]:
-        if section.has("scheme") and not section.has(key):
-            section.place.complain(f"is {scheme} and has no {key}", f"add {key} = …")
-    for key in section.values:
-        if key not in ("scheme", "exec", *_ALLOWED[scheme]):
-            section.complain(
-                key, f"is no key of the scheme {scheme}", nearest(key, _ALLOWED[scheme])
-            )
-    found = Auth(
-        scheme,
-        section.get("name", TEXT),
-        section.get("secret", REFERENCE),
-        section.get("user", TEXT),
-        section.get("password", REFERENCE),
-        section.get("token_url", LINK),
-        section.get("client_id", TEXT),
-        section.get("client_secret", REFERENCE),
-        section.get("scope", TEXT),
-        section.get("exec", TEXTS),
-    )
-    if scheme == "basic" and found.user is not None and not section.has("password"):
-        section.place.at("user").read(REFERENCE, found.user)  # it is itself the secret
-    _check_command(section, found)
-    return found
-
-
-def _check_command(section: Section, found: Auth) -> None:
-    """`exec:` stands for the one command in `exec`."""
-    commands = [
-        secret
-        for secret in (found.secret, found.user, found.password, found.client_secret)
-        if secret == "exec:"
-    ]
-    if commands and not found.exec:
-        section.place.complain(
-            "runs a command and does not say which", 'add exec = ["program", "argument"]'
-        )
-    if len(commands) > 1:
-        section.complain("exec", "is one command for two secrets", "use env: or file: for one")
-    if found.exec is not None and not commands:
-        section.complain("exec", "is used by no secret", 'write secret = "exec:"')
-
-
-def _check_credentials(place: Place, job: Job, shared: Auth, allow_hosts: tuple[str, ...]) -> None:
-    """A narrower secret needs a way in, and no credential goes to hosts that a wildcard names."""
-    if job.status.secret is not None and shared.scheme in ("none", "oauth2_client"):
-        place.at("status", "secret").complain(
-            f"cannot go onto a request with the scheme {shared.scheme}",
-            "write [auth] with bearer, basic, header, query or body",
-        )
-    if job.status.secret == "exec:":
-        place.at("status", "secret").complain(
-            "has no command of its own", 'use "env:NAME", "file:/path" or "keyring:service/user"'
-        )
-    for name, result in job.results.items():
-        wild = any(host.startswith("*.") for host in allow_hosts)
-        if wild and result.url is not None and result.authenticate:
-            path = ("result",) if set(job.results) == {"result"} else ("results", name)
-            place.at(*path, "auth").complain(
-                "would send the credential to any host of a wildcard in allow_hosts",
-                "name the host in full, or write auth = false",
-            )
+# --- account --------------------------------------------------------------------------------
 
 
 def _account(section: Section) -> Mapping[str, str]:

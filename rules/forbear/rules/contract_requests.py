@@ -249,6 +249,9 @@ _KEY_LENGTHS = {"uuid": 36, "sf-string": 38, "text": 16}
 """Characters that a key needs: an RFC 9562 text, the same as an RFC 9651 string, the least."""
 
 
+_PLACES = ("header", "query", "body", "path")
+
+
 def idempotency(section: Section) -> Idempotency:
     place, name = section.get("at", KEY_PLACE, ("header", "Idempotency-Key"))
     style = section.get("format", KEY_FORMAT, "uuid")
@@ -259,6 +262,13 @@ def idempotency(section: Section) -> Idempotency:
             f"leaves {longest} characters, and a key of format {style} has {_KEY_LENGTHS[style]}",
             'raise it, or write format = "text"' if style != "text" else "write at least 16",
         )
+    for parameter in section.get("on_repeat", SCALARS) or {}:
+        if parameter.partition(":")[0] in _PLACES:
+            section.complain(
+                "on_repeat",
+                f"names a place, {parameter!r}, and it goes where the key goes: {place}",
+                "write the name alone, or put the key there too",
+            )
     return Idempotency(
         place,
         name,

@@ -120,9 +120,7 @@ def retry_after(view: View) -> tuple[RetryAfter | None, tuple[str, ...]]:
             return RetryAfter(0, past=True), ()
         if not isinstance(delay, Rejection):
             return RetryAfter(delay), ()
-    stated = view.reply.header("Retry-After")
-    asked, odd = timing.retry_after(stated, view.date, view.now)
-    return asked, () if odd is None else (odd,)
+    return timing.longest_wait(view.reply.fields("Retry-After"), view.date, view.now)
 
 
 def _vendor_waits(action: Action) -> tuple[tuple[Source, Unit], ...]:

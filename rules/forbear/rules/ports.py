@@ -98,9 +98,13 @@ class Reply:
 
     def header(self, name: str) -> str | None:
         """The value of a field sent once; several lines are joined with a comma and a space."""
-        wanted = name.lower()
-        found = [value for key, value in self.headers if key.lower() == wanted]
+        found = self.fields(name)
         return ", ".join(found) if found else None
+
+    def fields(self, name: str) -> tuple[str, ...]:
+        """The value of each line of a field, in order."""
+        wanted = name.lower()
+        return tuple(value for key, value in self.headers if key.lower() == wanted)
 
 
 class Sender(Protocol):

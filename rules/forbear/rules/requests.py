@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from typing import Any, cast
-from urllib.parse import quote, quote_plus, unquote
+from urllib.parse import quote, quote_plus, unquote, unquote_plus
 
 from forbear.rules.contract import (
     Contract,
@@ -25,7 +25,16 @@ from forbear.rules.identity import scalar
 from forbear.rules.model import RequestClass
 from forbear.rules.ports import Json, Number, Outbound
 from forbear.rules.reading import read_origin
-from forbear.rules.values import MAX_DEPTH, MISSING, elements, members, text_of
+from forbear.rules.values import (
+    MAX_DEPTH,
+    MISSING,
+    Unreadable,
+    decode,
+    elements,
+    media_type,
+    members,
+    text_of,
+)
 
 
 class RenderError(ValueError):
@@ -208,12 +217,38 @@ def _body(
         if not is_absent(value):
             _put(body, pointer, value)
     for name, value in added.items():
-        steps = tuple(name[1:].split("/")) if name.startswith("/") else (name,)
-        _put(body, Pointer(name, steps), value)
+        _put(body, Pointer(name, member_steps(name)), value)
     try:
         return json_text(body).encode(), _JSON
     except ValueError as error:
         raise RenderError(f"the body cannot be written: {error}") from error
+
+
+def member_steps(name: str) -> tuple[str, ...]:
+    """Where a name in a contract leads in a body: a member of it, or a JSON pointer."""
+    if not name.startswith("/"):
+        return (name,)
+    return tuple(step.replace("~1", "/").replace("~0", "~") for step in name[1:].split("/"))
+
+
+def with_member(request: Outbound, name: str, value: str) -> bytes:
+    """The body of a rendered request with one member or form field more; it replaces its like.
+
+    Raises `RenderError` where the request has no body that could hold it; no value is in the text.
+    """
+    if request.body is None:
+        raise RenderError(f"the request has no body for {name!r}")
+    kind = next((text for key, text in request.headers if key.lower() == "content-type"), "")
+    if media_type(kind) == _FORM:
+        pairs = request.body.decode().split("&") if request.body else []
+        kept = [pair for pair in pairs if unquote_plus(pair.partition("=")[0]) != name]
+        return "&".join([*kept, f"{quote_plus(name)}={quote_plus(value)}"]).encode()
+    try:
+        body = decode(request.body)
+    except Unreadable as error:
+        raise RenderError(f"the body has no place for {name!r}: {error}") from None
+    _put(body, Pointer(name, member_steps(name)), value)
+    return json_text(body).encode()
 
 
 def _tree(tree: Tree, facts: Facts) -> Json:

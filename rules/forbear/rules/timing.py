@@ -7,7 +7,7 @@ difference to ours; without one our own clock stands in (RFC 9110 section 6.6.1)
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import ROUND_CEILING, Context, Decimal
@@ -116,8 +116,8 @@ def retry_after(
     """`Retry-After` (RFC 9110 section 10.2.3) and, where it could not be read, what was odd.
 
     Digits are seconds from receipt whatever the clocks say; any number of them is a delay, at most
-    `LONGEST`. A date counts from the answer's own `Date`. Anything else, also two fields joined by
-    a comma, is unreadable: no wait is made up for it.
+    `LONGEST`. A date counts from the answer's own `Date`. Anything else, also a list in one field,
+    is unreadable: no wait is made up for it.
     """
     if value is None:
         return None, None
@@ -130,6 +130,21 @@ def retry_after(
         return None, f"Retry-After {inert(text, 60)!r} is neither seconds nor an HTTP-date"
     delay = max(0, instant - server_now(date, now))
     return RetryAfter(delay, past=delay == 0), None
+
+
+def longest_wait(
+    values: Sequence[str], date: str | None, now: int
+) -> tuple[RetryAfter | None, tuple[str, ...]]:
+    """The longest readable `Retry-After` of an answer, and what was odd.
+
+    RFC 9110 allows one. Where a gateway adds its own, waiting for the longer obeys both.
+    """
+    read = [retry_after(value, date, now) for value in values]
+    asked = [found for found, _ in read if found is not None]
+    odd = tuple(problem for _, problem in read if problem is not None)
+    if len(asked) > 1:
+        odd = (*odd, f"{len(asked)} Retry-After fields; the longer counts")
+    return max(asked, key=lambda one: one.delay, default=None), odd
 
 
 def _whole_seconds(digits: str) -> int:

@@ -44,6 +44,7 @@ class Credential:
 
     _headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     _query: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    _body: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     _bound: tuple[str, ...] = field(default=(), repr=False)
     """What the fingerprint covers: secrets of `env:` and literals, references of the others."""
     _secrets: tuple[str, ...] = field(default=(), repr=False)
@@ -55,6 +56,10 @@ class Credential:
     def query(self) -> tuple[tuple[str, str], ...]:
         """Query parameters, not yet percent-encoded, for the final request only."""
         return self._query
+
+    def body(self) -> tuple[tuple[str, str], ...]:
+        """Members or form fields, by name or JSON pointer, for the final request's body only."""
+        return self._body
 
     def fingerprint(self, store_key: bytes) -> str:
         """A keyed name of this credential, 64 hexadecimal digits.
@@ -70,7 +75,7 @@ class Credential:
 
     def version(self, store_key: bytes) -> str:
         """A keyed name of the very value in use: a refusal counts until it changes."""
-        sent = (text for pair in (*self._headers, *self._query) for text in pair)
+        sent = (text for pair in (*self._headers, *self._query, *self._body) for text in pair)
         return _digest(store_key, b"version\0", tuple(sent))
 
 
@@ -135,7 +140,7 @@ class Credentials:
                 return Credential(_bound=("none",))
             case "bearer":
                 return self._single(auth, auth.secret)
-            case "header" | "query" if auth.name:
+            case "header" | "query" | "body" if auth.name:
                 return self._single(auth, auth.secret)
             case "basic":
                 return self._basic(auth)
@@ -158,6 +163,8 @@ class Credentials:
         bound, hidden = (auth.scheme, name, secret.bound), (secret.value,)
         if auth.scheme == "query":
             return Credential(_query=((name, secret.value),), _bound=bound, _secrets=hidden)
+        if auth.scheme == "body":
+            return Credential(_body=((name, secret.value),), _bound=bound, _secrets=hidden)
         if not _FIELD_VALUE.fullmatch(secret.value):
             return MissingCredential(
                 secret.reference, "the value has characters that no header can carry -> check it"

@@ -33,8 +33,9 @@ class Redaction:
     def learn(self, secrets: Iterable[str]) -> None:
         """Look for these from now on; those shorter than `SHORTEST` are left out."""
         for secret in secrets:
-            if len(secret) >= SHORTEST and secret not in self._known:
-                self._known[secret] = tuple(re.compile(form) for form in _forms(secret))
+            if len(secret) >= SHORTEST:
+                known = self._known.pop(secret, None)  # what is in use is never the oldest
+                self._known[secret] = known or tuple(re.compile(form) for form in _forms(secret))
         for oldest in list(self._known)[:-MOST]:
             del self._known[oldest]
 

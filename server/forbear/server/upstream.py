@@ -15,7 +15,7 @@ import re
 import ssl
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import metadata
 from types import TracebackType
 from typing import Any, Self
@@ -26,6 +26,7 @@ import httpx
 
 from forbear.rules.contract import Auth
 from forbear.rules.ports import Clock, Outbound, Permit, Reply
+from forbear.rules.requests import RenderError, with_member
 from forbear.server.credentials import Credential, Credentials, MissingCredential
 from forbear.server.decoding import BodyFault, Decoder
 from forbear.server.egress import (
@@ -200,11 +201,12 @@ class Upstream:
         exchange.origin = origin
         _check_fields(request)
         exchange.credential = self._credential(provider, request, target)
+        exchange.content = _with_secret(request, exchange.credential)
         fields = [*request.headers, *_OWN_FIELDS]
         if request.fresh_connection:
             fields.append(("Connection", "close"))
         response = await self._client(provider).send(
-            httpx.Request(request.method, request.url, headers=fields, content=request.body),
+            httpx.Request(request.method, request.url, headers=fields, content=exchange.content),
             stream=True,
             auth=None,
             follow_redirects=False,
@@ -270,6 +272,15 @@ def _check_fields(request: Outbound) -> None:
             raise _Stop("local", f"the header {name} has a value that HTTP cannot carry")
 
 
+def _with_secret(request: Outbound, credential: Credential | None) -> bytes | None:
+    try:
+        for name, value in credential.body() if credential is not None else ():
+            request = replace(request, body=with_member(request, name, value))
+    except RenderError as error:
+        raise _Stop("local", str(error)) from None
+    return request.body
+
+
 async def _read(exchange: _Exchange, response: httpx.Response) -> bytes:
     if exchange.status == 101:
         raise _Stop("malformed", "the provider switched protocols unasked")
@@ -320,6 +331,8 @@ class _Exchange:
         """Time of the event loop at which the total time-out falls."""
         self.origin = Origin("", "", 0)
         self.credential: Credential | None = None
+        self.content: bytes | None = None
+        """The body as it leaves, with a secret that goes there."""
         self.phase = "pool"
         self.heads = 0
         self.handed = False
@@ -496,7 +509,7 @@ class _Transport(httpx.AsyncBaseTransport):
                     target=path,
                 ),
                 headers=fields,
-                content=exchange.request.body or b"",
+                content=exchange.content or b"",
                 extensions={"trace": exchange.trace},
             )
         )
