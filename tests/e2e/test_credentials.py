@@ -220,7 +220,7 @@ async def test_a_secret_of_the_body_is_added_to_what_leaves_and_kept_nowhere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("EXP_TOKEN", TOKEN)
-    top = {
+    top: Data = {
         "jobs": {},
         "calls": {"transfer": TRANSFER},
         "auth": {"scheme": "body", "name": "/login/token", "secret": "env:EXP_TOKEN"},

@@ -96,7 +96,9 @@ def test_short_and_long_forms_mix() -> None:
 def test_a_credential_fits_into_one_line(
     short: str, scheme: str, parts: dict[str, str | None]
 ) -> None:
-    auth = loaded(changed(SMALL, "bearer env:EXP_TOKEN", short)).auth
+    # The reads of SMALL have no body that could carry a secret.
+    text = SMALL[: SMALL.index("[jobs.export]")] + "[calls]\n" if scheme == "body" else SMALL
+    auth = loaded(changed(text, "bearer env:EXP_TOKEN", short)).auth
     assert auth.scheme == scheme
     assert {name: getattr(auth, name) for name in parts} == parts
 
