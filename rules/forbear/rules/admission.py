@@ -27,6 +27,7 @@ from forbear.rules.model import (
 )
 from forbear.rules.pacing import Later, Shared, Taken
 from forbear.rules.reconciliation import Search
+from forbear.rules.redirects import Hop
 from forbear.rules.schedule import end_of, end_reason, last_start
 from forbear.rules.steps import key_honoured_until, key_of, lookup_of
 
@@ -118,9 +119,10 @@ def admit(
 def is_extra(op: Operation) -> bool:
     """Whether the next request repeats one of this operation that left already.
 
-    Scheduled checks and lookups are no repetitions, however often they are made.
+    Scheduled checks and lookups are no repetitions, however often they are made, and where a
+    redirect leads was not tried yet.
     """
-    return op.step is Step.SEND and paging.repeats(op)
+    return op.step is Step.SEND and paging.repeats(op) and Hop.due(op) is None
 
 
 def _scope_spent(op: Operation, scopes: Sequence[Shared], now: int) -> Hold | Verdict | None:
@@ -214,8 +216,8 @@ def exhausted(op: Operation) -> Verdict | None:
             return stop(Reason.REQUEST_BUDGET_EXHAUSTED)
         return None
     if op.step is Step.LOOKUP:
-        # A lookup of several pages is one lookup.
-        under_way = Search.of(op).cursor is not None
+        # A lookup of several pages is one lookup; where a redirect leads is one more.
+        under_way = Search.of(op).cursor is not None and Hop.due(op) is None
         return stop(Reason.UNCLEAR_WRITE) if op.lookups.spent and not under_way else None
     if not op.attempts.spent:
         return None

@@ -144,6 +144,8 @@ def _undelivered(signal: Signal) -> str | None:
             return f"never sent: {signal.fault}"
         case Meaning.NO_ANSWER:
             return f"no answer: {signal.fault}"
+        case Meaning.REDIRECT if signal.missing:
+            return signal.missing[0]
         case _:
             return None
 

@@ -148,6 +148,7 @@ def request(
             "would send the credential to any host of a wildcard",
             "name the host in full, or write auth = false",
         )
+    _check_redirect(section, name, request_class)
     body = section.get("body", BODY)
     known = section.table.keys
     return Request(
@@ -199,6 +200,20 @@ def _check_content(section: Section) -> None:
         )
     if section.has("merge") and not ({"body", "body_json"} & set(stated)):
         section.complain("merge", "has no body to merge into", 'add body = "{arg.…}"')
+
+
+def _check_redirect(section: Section, name: str, request_class: RequestClass) -> None:
+    """A request that may do something is never sent to an address that an answer chose."""
+    if section.get("redirect", REDIRECT, "none") == "none":
+        return
+    reads = name not in ("submit", "cancel") and request_class is RequestClass.READ
+    billed = "effect" in section.table.keys and section.get("effect", EFFECT, "read") != "read"
+    if not reads or billed or section.get("method", METHOD, "GET") not in SAFE:
+        section.complain(
+            "redirect",
+            "is followed by nothing but a GET that only reads",
+            "leave redirect out, or read the address with take and request it on its own",
+        )
 
 
 def _effect(section: Section) -> Effect:
@@ -431,4 +446,6 @@ def _bound(one: Request) -> Mapping[str, object]:
         "echo": one.echo,
         "authenticate": one.authenticate,
         "secret": one.secret,
+        # Only where it is stated: the bindings of all others stay what they were.
+        **({} if one.redirect == "none" else {"redirect": one.redirect}),
     }

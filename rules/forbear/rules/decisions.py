@@ -30,6 +30,7 @@ from forbear.rules.model import (
     WaitingFor,
 )
 from forbear.rules.reconciliation import Search
+from forbear.rules.redirects import forgotten
 from forbear.rules.schedule import end_of, end_reason
 
 AFTERWARDS = 900_000
@@ -212,6 +213,7 @@ def _resume(op: Operation, at: int, granted: Changes, case_id: str) -> Verdict:
         "authorisation": case_id,
         "step": Step.STATUS if look else Step.SEND,
         "waiting_for": WaitingFor.PROVIDER if look else None,
+        **forgotten(op),
     }
     return Verdict(Event.WAIT_RESUMED if look else Event.SEND_RESUMED, changes)
 

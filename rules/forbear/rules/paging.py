@@ -18,6 +18,7 @@ from forbear.rules.contract import Action, Call, Paging
 from forbear.rules.model import Budget, Operation, State
 from forbear.rules.ports import Json, Outbound
 from forbear.rules.reading import Answer, source_name, text_at, value_at
+from forbear.rules.redirects import follows
 from forbear.rules.requests import RenderError, json_text
 from forbear.rules.values import Gap, elements, is_present, locate, text_of
 
@@ -200,7 +201,9 @@ def repeats(op: Operation) -> bool:
 
 
 def reads_on(op: Operation) -> bool:
-    """Whether a read has pages and goes for the next, of which no attempt has failed."""
+    """Whether a read goes for its next page or follows a redirect; no attempt of that failed."""
+    if follows(op):
+        return True
     progress = Progress.of(op)
     if progress is None or not progress.pages:
         return False

@@ -61,7 +61,7 @@ def without_effect(tried: Tried) -> Verdict:
         case Meaning.QUOTA_EXHAUSTED:
             return _wait_for_quota(tried)
         case Meaning.REDIRECT:
-            return stopped(Reason.INTEGRATION_FAILURE, seen, signal)
+            return stopped(Reason.INTEGRATION_FAILURE, seen, signal, **failure_of(signal))
         case Meaning.REJECTED | Meaning.NOT_FOUND | Meaning.GONE:
             return _refused(tried)
         case Meaning.ALREADY_EXISTS if op.certainty is Certainty.MAYBE_APPLIED:

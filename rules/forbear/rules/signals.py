@@ -29,6 +29,7 @@ from forbear.rules.paging import Turn, paging_of, read_turn
 from forbear.rules.ports import Reply
 from forbear.rules.quotas import Quota
 from forbear.rules.reading import Answer, Reading
+from forbear.rules.redirects import onward
 from forbear.rules.steps import handles
 from forbear.rules.timing import Hint as Hint
 from forbear.rules.timing import RetryAfter as RetryAfter
@@ -116,6 +117,8 @@ class Signal:
     """What a page of a lookup says."""
     turn: Turn | None = None
     """One page of a read that has several."""
+    location: str | None = None
+    """Where a redirect leads that the contract lets be followed: an absolute address."""
     quotas: tuple[tuple[str, Quota], ...] = ()
     """What the answer leaves to each scope that the action counts in, by the scope's name."""
 
@@ -316,11 +319,21 @@ def _by_status(view: View) -> Signal:
         case status if 400 <= status <= 499:
             return _say(view, Meaning.REJECTED, Certainty.NOT_APPLIED)
         case status if 300 <= status <= 399:
-            return _say(view, Meaning.REDIRECT, Certainty.MAYBE_APPLIED)
+            return _redirected(view)
         case status:
             meaning = Meaning.INVALID if name == "status" else Meaning.INCOMPLETE
             signal = _say(view, meaning, Certainty.MAYBE_APPLIED)
             return replace(signal, missing=(f"HTTP {status} is no status this request expects",))
+
+
+def _redirected(view: View) -> Signal:
+    """An answer that points elsewhere. Nothing in it is about the job, so nothing of it is kept."""
+    told = _say(view, Meaning.REDIRECT, Certainty.MAYBE_APPLIED)
+    bare = replace(told, take={}, hints=(), progress=None, expiry_at=None, estimate=None)
+    found = onward(view.reply, view.request)
+    if found.url is None:
+        return replace(bare, missing=(found.problem,))
+    return replace(bare, location=found.url)
 
 
 # --- bodies ---------------------------------------------------------------------------------

@@ -43,6 +43,7 @@ from forbear.rules.model import (
 )
 from forbear.rules.paging import Progress, Turn
 from forbear.rules.reconciliation import after_lookup, look
+from forbear.rules.redirects import Hop, forgotten, place
 from forbear.rules.retries import without_effect
 from forbear.rules.schedule import (
     Plan,
@@ -71,7 +72,12 @@ def after_attempt(
     `op` is the record as it stands, with the attempt already counted; `u` is uniform in [0, 1).
     `can_still_send` matters to lookups only, see `reconciliation.after_lookup`.
     """
-    if op.step is Step.LOOKUP:
+    hop = None if signal.location is None else Hop.after(op, signal.location)
+    if isinstance(hop, str):
+        signal, hop = replace(signal, missing=(hop,)), None
+    if hop is not None:
+        verdict = _redirected(op, hop, signal, now)
+    elif op.step is Step.LOOKUP:
         seen = seen_in_lookup(signal, now)
         tried = Tried(op, contract, action, signal, seen, now, u)
         verdict = after_lookup(tried, can_still_send=can_still_send)
@@ -83,15 +89,40 @@ def after_attempt(
         verdict = _after_submission(op, contract, action, signal, now, u)
     sent = action.send if op.kind in (Kind.JOB, Kind.CALL) else request_of(op, action)
     verdict = approved_again(op, action, sent.approval.covers, verdict, now)
+    verdict = replace(verdict, changes={**forgotten(op), **verdict.changes})
     if signal.meaning is Meaning.AUTH and signal.status == 401:
         return replace(verdict, block_credential=_carried_credential(op, action))
     return verdict
 
 
 def _carried_credential(op: Operation, action: Action) -> bool:
-    """Whether the request had the provider's credential on it, and not none or one of its own."""
+    """Whether the request had the provider's credential on it, and not none or one of its own.
+
+    Where a redirect led, a refusal says nothing about the credential.
+    """
     request = request_of(op, action)
-    return request.authenticate and request.secret is None
+    return request.authenticate and request.secret is None and Hop.taken(op) is None
+
+
+def _redirected(op: Operation, hop: Hop, signal: Signal, now: int) -> Verdict:
+    """Follow a redirect: one request more, due at once or after the wait that it states.
+
+    Nothing was observed. A decision's single permit is for a whole look, so it holds on.
+    """
+    looks = op.step is Step.LOOKUP
+    seen = seen_in_lookup(signal, now) if looks else seen_in(op, signal, now)
+    seen |= {"once": op.once, "once_until": op.once_until}
+    if op.step is Step.SEND:
+        seen["certainty"] = strongest(op.certainty, signal.certainty)
+    due = now + (stated_wait(signal) or 0)
+    planned: Changes = {
+        "next_at": due if op.once is not None else min(due, max(now, end_of(op))),
+        "waiting_for": WaitingFor.PROVIDER if op.step is Step.STATUS else None,
+        "search": hop.kept(op),
+    }
+    event = Event.POSTPONED if op.step is Step.SEND else Event.OBSERVED
+    story = story_of(signal, hop=hop.number, to=place(hop.url))
+    return Verdict(event, seen | planned, story=story)
 
 
 # --- a status answer ------------------------------------------------------------------------
@@ -130,9 +161,10 @@ def _after_status(op: Operation, job: Job, signal: Signal, now: int, u: float) -
         case Meaning.QUOTA_EXHAUSTED:
             verdict = stopped(Reason.QUOTA_EXHAUSTED, seen, signal)
             return blocking_scope(verdict, now, stated_wait(signal) or job.backoff.rate_limited)
+        case Meaning.REDIRECT:
+            return stopped(Reason.INTEGRATION_FAILURE, seen, signal, **failure_of(signal))
         case (
-            Meaning.REDIRECT
-            | Meaning.REJECTED
+            Meaning.REJECTED
             | Meaning.CONFLICT
             | Meaning.KEY_REUSED
             | Meaning.ALREADY_EXISTS

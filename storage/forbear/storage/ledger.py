@@ -44,8 +44,10 @@ from forbear.rules.model import (
 )
 from forbear.rules.ports import Clock, Moment, Outbound, Permit, Random, Reply
 from forbear.rules.reconciliation import found_late
+from forbear.rules.redirects import Hop
 from forbear.rules.requests import RenderError, render
 from forbear.rules.signals import Meaning, Signal
+from forbear.rules.steps import request_of
 from forbear.rules.taskbudget import USUAL, TaskLimits
 from forbear.rules.verdicts import Verdict, after_attempt, stop
 from forbear.storage import (
@@ -259,6 +261,21 @@ class Ledger:
 
     def _request(
         self,
+        connection: Connection,
+        op: Operation,
+        holding: Holding,
+        parent: Operation | None,
+        admitted: admission.Admit,
+    ) -> Outbound:
+        """The request of the step, or the one that follows the redirect of the last."""
+        request = self._stated_request(connection, op, holding, parent, admitted)
+        hop = Hop.due(op)
+        if hop is None:
+            return request
+        return hop.requested(request, request_of(op, holding.action).redirect)
+
+    @staticmethod
+    def _stated_request(
         connection: Connection,
         op: Operation,
         holding: Holding,

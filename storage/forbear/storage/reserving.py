@@ -12,6 +12,7 @@ from forbear.rules.contract import Action
 from forbear.rules.facts import facts_of
 from forbear.rules.model import DelaySource, Kind, Operation, Step, Trigger, WaitingFor
 from forbear.rules.ports import Moment, Outbound, Permit
+from forbear.rules.redirects import Hop
 from forbear.storage.outcomes import spend
 from forbear.storage.schema import attempts
 from forbear.storage.transitions import Holding
@@ -32,6 +33,9 @@ class Reserved:
 
 def host_of(op: Operation, holding: Holding, parent: Operation | None) -> str:
     """The host that the next request of `op` goes to."""
+    hop = Hop.due(op)
+    if hop is not None:
+        return hop.host
     facts = facts_of(op, holding.contract, parent)
     return steps.host_of(holding.contract, steps.request_of(op, holding.action), facts)
 
@@ -51,8 +55,8 @@ def counted(op: Operation, step: Step, now: int) -> dict[str, object]:
                 "waiting_for": WaitingFor.PROVIDER,
             }
         case Step.LOOKUP:
-            # The pages of one lookup count as one.
-            under_way = (op.search or {}).get("cursor") is not None
+            # The pages of one lookup count as one; where a redirect leads is one more.
+            under_way = (op.search or {}).get("cursor") is not None and Hop.due(op) is None
             return {} if under_way else {"lookups": spend(op.lookups)}
 
 

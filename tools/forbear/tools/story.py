@@ -73,6 +73,9 @@ def receipt(events: Sequence[AuditEvent]) -> str:
     if lookups:
         parts.append(_count(lookups, "lookup"))
     parts += [f"{number} {TIMES} {what}" for what, number in _refusals(scenes, events).items()]
+    hops = sum("hop" in scene.body for scene in left)
+    if hops:
+        parts.append(f"{_count(hops, 'redirect')} followed")
     if silent:
         parts.append(f"{silent} without an answer")
     if unsent:
@@ -85,9 +88,9 @@ def receipt(events: Sequence[AuditEvent]) -> str:
 
 
 def _first_tries(left: Sequence[Scene]) -> int:
-    """Requests of the action that tried something new: the first, and the first of each page."""
+    """Requests of the action that tried something new: the first, and of each page or redirect."""
     sends = [scene for scene in left if scene.step is Step.SEND]
-    return 1 + sum("page" in scene.body for scene in sends[:-1])
+    return 1 + sum("page" in scene.body or "hop" in scene.body for scene in sends[:-1])
 
 
 _SENT_AS = {Kind.JOB: "submit", Kind.CALL: "call", Kind.RESULT: "fetch", Kind.CANCEL: "cancel"}
@@ -354,6 +357,8 @@ def _answered(scene: Scene, verb: str) -> str:
         parts.append(_status(scene))
     if state is not None:
         parts.append(f"state {_word(state)}")
+    if "hop" in body:
+        parts.append(f"redirected to {clip(str(body.get('to')), 120)}")
     parts.append(_MEANINGS.get(str(body.get("meaning")), ""))
     parts.append(_SAW.get(str(body.get("saw")), ""))
     if body.get("missing"):

@@ -229,9 +229,11 @@ def _sending(record: Record) -> Advice:
 
 
 def _reading(record: Record) -> Advice:
-    """Between two pages of a read, or while the next is on its way."""
+    """Between two pages of a read, or where it was redirected."""
     pages, at = pages_read(record.operation), due(record)
-    read = f"{pages.used} of at most {pages.max} pages are read" if pages is not None else ""
+    read = "The provider sent it on to another address"
+    if pages is not None:
+        read = f"{pages.used} of at most {pages.max} pages are read"
     return wait(
         record,
         f"{read}; Forbear reads on{' ' + at if at else ''}.",
