@@ -1073,6 +1073,25 @@ def test_doctor_tells_of_proxies_that_are_never_used_by_name_alone(
 
 
 @pytest.mark.requirement("R33")
+def test_doctor_tells_of_the_proxy_that_is_used_and_what_it_lacks(
+    home: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (home / "config.toml").write_text(
+        '[proxy]\nurl = "http://proxy.internal:3128"\nuser = "a"\npassword = "env:PROXY_PASSWORD"\n'
+    )
+    looked = run("doctor")
+    assert looked.code == 1
+    told = "PROBLEM  proxy: requests go through proxy.internal:3128, which resolves the names"
+    assert told in looked.out
+    assert "env:PROXY_PASSWORD: PROXY_PASSWORD is not set" in looked.out
+    monkeypatch.setenv("PROXY_PASSWORD", "hidden-secret")
+    looked = run("doctor")
+    assert looked.code == 0
+    assert "proxy: requests go through proxy.internal:3128" in looked.out
+    assert "hidden-secret" not in looked.out
+
+
+@pytest.mark.requirement("R33")
 @pytest.mark.parametrize(
     ("declared", "fields", "code", "told", "fix"),
     [

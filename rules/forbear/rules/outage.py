@@ -22,7 +22,7 @@ PAGE_AFTER = 900_000
 
 _PROBE_BASE, _PROBE_MAX = 2_000, 120_000
 
-_UNREACHED = frozenset({"dns", "connect", "tls"})
+_UNREACHED = frozenset({"dns", "connect", "proxy", "tls"})
 """Faults of a request that was never sent which say that the provider cannot be reached."""
 
 

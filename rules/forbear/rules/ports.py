@@ -91,7 +91,7 @@ class Reply:
     url: str = ""
     """The final request URL, base for a relative Location."""
     fault: str | None = None
-    """dns, connect, tls, timeout, closed, malformed, truncated_body, body_too_large,
+    """dns, connect, proxy, tls, timeout, closed, malformed, truncated_body, body_too_large,
     headers_too_large, too_late, egress_refused, credential_missing, local."""
     detail: str = ""
     """One line for a person; never a secret, never a query string."""

@@ -99,7 +99,7 @@ async def running(
             async with _supervised(partial(listen, store, clock)):
                 yield app
             return
-        async with Upstream(clock, contracts.target, credentials) as upstream:
+        async with Upstream(clock, contracts.target, credentials, proxy=settings.proxy) as upstream:
             artifacts = Artifacts(settings.home / "artifacts")
             async with _rounds(app, upstream, credentials) as rounds:
                 carrier = Worker(

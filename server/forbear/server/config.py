@@ -16,6 +16,7 @@ from forbear.rules.notation import parse_duration
 from forbear.rules.taskbudget import USUAL, TaskLimits
 
 if TYPE_CHECKING:
+    from forbear.server.proxy import Proxy
     from forbear.server.tables import Handover, Notify, Standing
 
 DEFAULT_CONSOLE = "127.0.0.1:8377"
@@ -23,11 +24,11 @@ DEFAULT_CONSOLE = "127.0.0.1:8377"
 
 KNOWN = (
     *("console", "console_url", "database_url", "log", "operator_token"),
-    *("handover", "notify", "standing", "task"),
+    *("handover", "notify", "proxy", "standing", "task"),
 )
 """The keys of `config.toml`; in the environment each is FORBEAR_ and its name in capitals.
 
-The last four are tables, so they are in the file only, but for FORBEAR_NOTIFY_WEBHOOK and
+The last five are tables, so they are in the file only, but for FORBEAR_NOTIFY_WEBHOOK and
 FORBEAR_NOTIFY_SECRET.
 """
 
@@ -52,6 +53,8 @@ class Settings:
     notify: Notify | None = None
     standing: tuple[Standing, ...] = ()
     handover: tuple[Handover, ...] = ()
+    proxy: Proxy | None = None
+    """What leads out; None is the direct way, whatever the environment says of proxies."""
 
     @property
     def contracts(self) -> Path:
@@ -91,7 +94,7 @@ class Settings:
             operator_token=setting("operator_token"),
             log=_level(setting("log")),
             task=_task_limits(file.get("task", {}), home / "config.toml"),
-            **_told_and_answered(file, environment, home / "config.toml"),
+            **_tables(file, environment, home / "config.toml"),
         )
 
 
@@ -104,22 +107,21 @@ def _read(path: Path) -> Mapping[str, Any]:
         raise BadSettings(f"{path}: {error}") from error
 
 
-class _Answers(TypedDict, total=False):
+class _Tables(TypedDict, total=False):
     notify: Notify | None
     standing: tuple[Standing, ...]
     handover: tuple[Handover, ...]
+    proxy: Proxy | None
 
 
-def _told_and_answered(
-    file: Mapping[str, Any], environment: Mapping[str, str], path: Path
-) -> _Answers:
-    """`[notify]`, `[[standing]]` and `[[handover]]`, which few homes have."""
+def _tables(file: Mapping[str, Any], environment: Mapping[str, str], path: Path) -> _Tables:
+    """`[notify]`, `[[standing]]`, `[[handover]]` and `[proxy]`, which few homes have."""
     webhook = environment.get("FORBEAR_NOTIFY_WEBHOOK") or None
     secret = environment.get("FORBEAR_NOTIFY_SECRET") or None
-    if not (webhook or secret or {"notify", "standing", "handover"} & set(file)):
+    if not (webhook or secret or {"notify", "standing", "handover", "proxy"} & set(file)):
         return {}
     # Only then: most commands start faster without.
-    from forbear.server.tables import read_handover, read_notify, read_standing
+    from forbear.server.tables import read_handover, read_notify, read_proxy, read_standing
 
     if secret is not None and not secret.startswith(("env:", "file:")):
         secret = "env:FORBEAR_NOTIFY_SECRET"  # it is the secret itself
@@ -128,6 +130,7 @@ def _told_and_answered(
             "notify": read_notify(file.get("notify"), webhook, secret),
             "standing": read_standing(file.get("standing")),
             "handover": read_handover(file.get("handover")),
+            "proxy": read_proxy(file.get("proxy")),
         }
     except ValueError as error:
         raise BadSettings(f"{path}: {error}") from error

@@ -90,7 +90,7 @@ def check_url(
         return f"{whose} is on this machine, the provider is not"
     if origin.scheme == "http" and not origin.loopback:
         return f"{whose} is not an https URL"
-    if origin == base or any(_allows(entry, origin) for entry in allow_hosts):
+    if origin == base or lists(allow_hosts, origin):
         return None
     place = f"{origin.scheme}://{origin.host}:{origin.port}"
     return f"{whose} leads to {place}, which is neither base_url's origin nor in allow_hosts"
@@ -108,6 +108,11 @@ def takes_credential(url: str, base_url: str, request_hosts: Sequence[str]) -> b
     exact = (entry for entry in request_hosts if not entry.startswith("*"))
     ours = origin == read_origin(base_url) and _is_below(urlsplit(url).path, base_url)
     return ours or any(_allows(entry, origin) for entry in exact)
+
+
+def lists(hosts: Sequence[str], origin: Origin) -> bool:
+    """Whether a list of hosts, written as `allow_hosts`, names an origin."""
+    return any(_allows(entry, origin) for entry in hosts)
 
 
 def _is_below(path: str, base_url: str) -> bool:
@@ -188,6 +193,13 @@ def check_address(address: str, *, loopback: bool) -> str | None:
     return None if read.is_global else "private or reserved"
 
 
+def refused_literal(origin: Origin) -> str | None:
+    """What kind of refused address a host itself is; None for one that passes, and for a name."""
+    if _literal(origin.host) is None:
+        return None
+    return check_address(origin.host, loopback=origin.loopback)
+
+
 class EgressRefused(Exception):
     """An address that must not be connected to; `str` is the reason."""
 
@@ -220,13 +232,18 @@ class Resolver:
 
         Raises `EgressRefused` if any of them is refused, OSError if the name is not found.
         """
-        found = (origin.host,) if _literal(origin.host) else await self._addresses(origin.host)
-        if not found:
-            raise OSError(0, "the name has no address")
+        found = await self.look_up(origin.host)
         for address in found:
             kind = check_address(address, loopback=origin.loopback)
             if kind is not None:
                 raise EgressRefused(f"{origin.host} has an address that is refused: {kind}")
+        return found
+
+    async def look_up(self, host: str) -> tuple[str, ...]:
+        """All addresses of a host, unchecked; never empty. Raises OSError if it is not found."""
+        found = (host,) if _literal(host) else await self._addresses(host)
+        if not found:
+            raise OSError(0, "the name has no address")
         return found
 
     async def _addresses(self, host: str) -> tuple[str, ...]:

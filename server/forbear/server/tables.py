@@ -1,8 +1,9 @@
-"""The tables of `config.toml` that tell people and answer for them.
+"""The tables of `config.toml` that tell people and answer for them, and the way out.
 
     [notify]        the signed webhook that is told of open cases
     [[standing]]    an answer that an operator gives in advance
     [[handover]]    a workflow that may decide what its list holds
+    [proxy]         what requests go through
 
 What is wrong raises ValueError with the place, the mistake and the fix.
 """
@@ -16,10 +17,12 @@ from datetime import UTC, date, datetime, timedelta
 from difflib import get_close_matches
 from typing import Any, cast
 
+from forbear.rules.contract import Auth
 from forbear.rules.decisions import Wish, objection
 from forbear.rules.escalations import OPTIONS, URGENCIES
 from forbear.rules.model import Case, Operation, Option, Reason
 from forbear.server.egress import read_origin
+from forbear.server.proxy import Proxy
 from forbear.tools.wishes import BadWish, wish_of
 
 IN_ADVANCE = (Option.HOLD, Option.EXTEND, Option.CHECK_AGAIN, Option.RECONCILE, Option.ABANDON)
@@ -27,6 +30,8 @@ IN_ADVANCE = (Option.HOLD, Option.EXTEND, Option.CHECK_AGAIN, Option.RECONCILE, 
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 _SECRET = re.compile(r"(env|file):.+")
+_PASSWORD = re.compile(r"(env|file|keyring):.+")
+_HOST = re.compile(r"(\*\.)?([A-Za-z0-9_.-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +161,42 @@ def read_handover(section: object) -> tuple[Handover, ...]:
         options = tuple(Option(word) for word in table.words("options", tuple(Option)))
         found[name] = Handover(name, reasons, options)
     return tuple(found.values())
+
+
+def read_proxy(section: object) -> Proxy | None:
+    """`[proxy]`."""
+    if section is None:
+        return None
+    table = _Table("proxy", section)
+    table.only("url", "user", "password", "no_proxy")
+    address = table.must("url").removesuffix("/")
+    origin = read_origin(address)
+    if "@" in address:
+        raise ValueError(f"{table.at('url')}: write user and password beside it, not into it")
+    if isinstance(origin, str) or address != f"http://{address.rpartition('/')[2]}":
+        raise ValueError(f"{table.at('url')}: write http://host:port, and nothing behind it")
+    user, password = table.text("user"), table.text("password")
+    if (user is None) != (password is None):
+        raise ValueError("proxy: user and password belong together; write both or none")
+    if password is not None and not _PASSWORD.fullmatch(password):
+        raise ValueError(
+            f"{table.at('password')}: write env:NAME, file:/path or keyring:service/user, never "
+            "the password itself"
+        )
+    auth = Auth("none") if password is None else Auth("basic", user=user, password=password)
+    return Proxy(origin.host, origin.port, auth, tuple(_hosts(table, "no_proxy")))
+
+
+def _hosts(table: _Table, name: str) -> Iterator[str]:
+    stated = table.stated.get(name, [])
+    if not isinstance(stated, list):
+        raise ValueError(f"{table.at(name)} must be a list, such as ['api.exp.example']")
+    for host in cast(list[object], stated):
+        if not isinstance(host, str) or not _HOST.fullmatch(host):
+            raise ValueError(
+                f"{table.at(name)}: {host!r} is no host; write host, host:port or *.host"
+            )
+        yield host
 
 
 def _standing(table: _Table) -> Standing:

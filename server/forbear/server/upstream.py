@@ -3,14 +3,13 @@
 One permit sends one request, once. Whether it was sent is read off the wire, never off an
 exception: `sent` is False exactly if no request head was begun, or if our own stream refused its
 first byte. Nothing here repeats, redirects, remembers cookies, reads proxies from the environment
-or adds a credential anywhere but on the final request.
+(the operator's own is `proxy`) or adds a credential anywhere but on the final request.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import re
 import ssl
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable
@@ -35,10 +34,12 @@ from forbear.server.egress import (
     Resolver,
     check_url,
     read_origin,
+    refused_literal,
     takes_credential,
 )
+from forbear.server.proxy import NoTunnel, Proxy, Tunnels
 from forbear.server.redaction import Redaction
-from forbear.server.wire import Wire
+from forbear.server.wire import Wire, system_words
 
 MAX_HEAD = 65_536
 """Bytes of a response head, interim responses included."""
@@ -89,6 +90,7 @@ class Upstream:
         *,
         resolver: Resolver | None = None,
         tls: ssl.SSLContext | None = None,
+        proxy: Proxy | None = None,
     ) -> None:
         """`target` finds (provider, account); `tls` is the system's trust unless given."""
         for name in ("httpx", "httpcore2"):  # both would log whole URLs
@@ -96,7 +98,9 @@ class Upstream:
         self._clock = clock
         self._target = target
         self._credentials = credentials
-        self._backend = _Backend(resolver or Resolver(), clock)
+        resolver = resolver or Resolver()
+        tunnels = None if proxy is None else Tunnels(proxy, credentials, resolver)
+        self._backend = _Backend(resolver, clock, tunnels)
         self._tls = tls
         self._clients: dict[str, httpx.AsyncClient] = {}
         self._used: dict[str, int] = {}
@@ -424,6 +428,8 @@ class _Exchange:
         match self.phase:
             case "dns":
                 return "dns", f"the name {self.origin.host} was not resolved {limit}"
+            case "proxy":
+                return "proxy", f"the proxy opened no way to {self.origin.host} {limit}"
             case "connect":
                 return "connect", f"{self.origin.host} did not accept a connection {limit}"
             case "tls":
@@ -560,9 +566,10 @@ class _Body(httpx.AsyncByteStream):
 class _Backend(httpcore2.AsyncNetworkBackend):
     """Connects to addresses that were resolved once and checked, and to no others."""
 
-    def __init__(self, resolver: Resolver, clock: Clock) -> None:
+    def __init__(self, resolver: Resolver, clock: Clock, tunnels: Tunnels | None) -> None:
         self._resolver = resolver
         self._clock = clock
+        self._tunnels = tunnels
 
     async def connect_tcp(
         self,
@@ -575,26 +582,32 @@ class _Backend(httpcore2.AsyncNetworkBackend):
         exchange = _current.get()
         if (host, port) != (exchange.origin.host, exchange.origin.port):
             raise _Stop("egress_refused", "the connection pool asked for another host")
+        if self._tunnels is not None and self._tunnels.serves(exchange.origin):
+            return await self._through(self._tunnels, exchange)
         exchange.phase = "dns"
         try:
             addresses = (await self._resolver.resolve(exchange.origin))[:4]
         except EgressRefused as error:
             raise _Stop("egress_refused", str(error)) from None
         except OSError as error:
-            reason = _system_words(error)
+            reason = system_words(error)
             raise _Stop("dns", f"the name {host} was not resolved: {reason}") from None
         exchange.phase = "connect"
-        loop = asyncio.get_running_loop()
-        reason = ""
-        for left in range(len(addresses), 0, -1):
-            try:
-                async with asyncio.timeout((exchange.ends - loop.time()) / left):
-                    return _Stream(await Wire.connect(addresses[-left], port), self._clock)
-            except TimeoutError:
-                reason = "no answer"
-            except OSError as error:
-                reason = _system_words(error)
-        raise _Stop("connect", f"no connection to {host}: {reason}")
+        try:
+            return _Stream(await Wire.dial(addresses, port, exchange.ends), self._clock)
+        except OSError as error:
+            raise _Stop("connect", f"no connection to {host}: {system_words(error)}") from None
+
+    async def _through(self, tunnels: Tunnels, exchange: _Exchange) -> _Stream:
+        """A connection through the proxy, which resolves the name in our place."""
+        exchange.phase = "proxy"
+        kind = refused_literal(exchange.origin)
+        if kind is not None:
+            raise _Stop("egress_refused", f"{exchange.origin.host} is refused: {kind}")
+        try:
+            return _Stream(await tunnels.open(exchange.origin, exchange.ends), self._clock)
+        except NoTunnel as error:
+            raise _Stop("proxy", str(error)) from None
 
 
 class _Stream(httpcore2.AsyncNetworkStream):
@@ -642,7 +655,7 @@ class _Stream(httpcore2.AsyncNetworkStream):
             reason = f"its certificate is not accepted ({error.verify_message})"
             raise _Stop("tls", f"{server_hostname}: {reason}") from None
         except OSError as error:  # ssl.SSLError is one
-            reason = _system_words(error)
+            reason = system_words(error)
             raise _Stop("tls", f"{server_hostname}: the TLS handshake failed: {reason}") from None
         return self
 
@@ -653,12 +666,3 @@ class _Stream(httpcore2.AsyncNetworkStream):
 
     def _outlived(self) -> bool:
         return self._clock.now().boot - self._moved_at > KEEP_ALIVE
-
-
-def _system_words(error: OSError) -> str:
-    """The system's or OpenSSL's own words for it; they never quote what was sent."""
-    if isinstance(error, ssl.SSLError):
-        return error.reason or "TLS error"
-    if error.errno and error.errno > 0:
-        return os.strerror(error.errno)  # asyncio puts words of its own into `strerror`
-    return error.strerror or type(error).__name__

@@ -1,14 +1,17 @@
 """A socket of the sender, without HTTP: connecting, TLS, bytes in, bytes out.
 
-Only `forbear.server.upstream` may use it: whoever writes here is not asked for a permit.
+Only `forbear.server.upstream` and what opens its tunnels (`proxy`) may use it: whoever writes here
+is not asked for a permit.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import select
 import ssl
+from collections.abc import Sequence
 from typing import Any, Self
 
 BUFFER = 262_144
@@ -33,6 +36,23 @@ class Wire(asyncio.Protocol):
         loop = asyncio.get_running_loop()
         _, wire = await loop.create_connection(cls, address, port)
         return wire
+
+    @classmethod
+    async def dial(cls, addresses: Sequence[str], port: int, ends: float) -> Self:
+        """Connect to the first of these literal addresses that answers; OSError if none does.
+
+        `ends` is a time of the event loop; what is left until then is shared among the addresses.
+        """
+        loop, failed = asyncio.get_running_loop(), OSError(0, "no address")
+        for left in range(len(addresses), 0, -1):
+            try:
+                async with asyncio.timeout((ends - loop.time()) / left):
+                    return await cls.connect(addresses[-left], port)
+            except TimeoutError:
+                failed = OSError(0, "no answer")
+            except OSError as error:
+                failed = error
+        raise failed
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -116,3 +136,12 @@ class Wire(asyncio.Protocol):
         if self._transport is not None:
             with contextlib.suppress(OSError):
                 self._transport.abort()
+
+
+def system_words(error: OSError) -> str:
+    """The system's or OpenSSL's own words for it; they never quote what was sent."""
+    if isinstance(error, ssl.SSLError):
+        return error.reason or "TLS error"
+    if error.errno and error.errno > 0:
+        return os.strerror(error.errno)  # asyncio puts words of its own into `strerror`
+    return error.strerror or type(error).__name__

@@ -191,7 +191,7 @@ async def _layers(home: Settings, store: Store) -> list[Finding]:
     from forbear.server.credentials import Credentials
     from forbear.server.providers import Contracts
 
-    found = [*_proxies(os.environ)]
+    found = [*_proxies(home, os.environ)]
     contracts = Contracts(home.contracts, Credentials(), store.key)
     for name, contract in sorted(contracts.contracts().items()):
         answers = await store.read.recent_headers(name)
@@ -202,14 +202,25 @@ async def _layers(home: Settings, store: Store) -> list[Finding]:
 _PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY")
 
 
-def _proxies(environment: Mapping[str, str]) -> Iterator[Finding]:
+def _proxies(home: Settings, environment: Mapping[str, str]) -> Iterator[Finding]:
+    if home.proxy is not None:
+        from forbear.server.credentials import Credentials, MissingCredential
+
+        told = f"requests go through {home.proxy.place}, which resolves the names of providers"
+        found = Credentials().resolve(home.proxy.auth)
+        if isinstance(found, MissingCredential):
+            reference, _, fix = str(found).partition(" -> ")
+            yield Finding("proxy", f"{told}; {reference}", False, fix or None)
+        else:
+            yield Finding("proxy", told)
+        return
     named = [one for one in environment if one.upper() in _PROXIES and environment[one]]
     if named:
         yield Finding(
             "proxy",
             f"{', '.join(sorted(named))} set, and never used: requests go to providers directly",
             None,
-            "none needed, unless only the proxy leads out: then open the way to the providers",
+            "none needed, unless only the proxy leads out: then set [proxy] in config.toml",
         )
 
 
