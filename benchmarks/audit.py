@@ -43,7 +43,12 @@ def measure(rows: int, size: int) -> str:
             return sealing.plain_hash(sealing.GENESIS, header, compact(body))
 
         chained = micros(plain, rows)
-        sealed = micros(lambda n: log.seal(sealing.GENESIS, n, n, "answered", "op_1", body), rows)
+        epoch = sealing.Epoch(1, log.wrapped(sealing.new_epoch_key()), 0, 1)
+
+        def seal(number: int) -> sealing.Sealed:
+            return log.seal(epoch, sealing.GENESIS, number, number, "answered", "op_1", body)
+
+        sealed = micros(seal, rows)
         with database.writer.connect() as connection:
             connection.exec_driver_sql("BEGIN IMMEDIATE")
             appended = micros(

@@ -398,7 +398,7 @@ class House:
 
     def events(self, op: Operation | str) -> list[AuditEvent]:
         operation_id = op if isinstance(op, str) else op.id
-        query = sa.select(events).where(events.c.operation_id == operation_id)
+        query = audit.TOLD.where(events.c.operation_id == operation_id)
         return [
             audit.event(row, self.database.log)
             for row in self._rows(query.order_by(events.c.sequence))
@@ -406,7 +406,7 @@ class House:
 
     def trail(self) -> list[AuditEvent]:
         """All events of the store."""
-        query = sa.select(events).order_by(events.c.sequence)
+        query = audit.TOLD.order_by(events.c.sequence)
         return [audit.event(row, self.database.log) for row in self._rows(query)]
 
     def codes(self, op: Operation | str) -> list[str]:

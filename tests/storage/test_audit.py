@@ -500,6 +500,7 @@ def test_a_missing_key_of_a_log_is_said_with_its_fix_and_none_is_made(
     with pytest.raises(StoreUnavailable, match=rf"{name} is missing: restore it with forbear\.db"):
         Database(house.database.path)
     assert not path.exists()
+    path.touch(0o600)
     path.write_bytes(b"short")
     with pytest.raises(StoreUnavailable, match=f"{name} is not a key"):
         Database(house.database.path)

@@ -411,6 +411,8 @@ class AuditEvent:
     at: int
     code: str
     body: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    unreadable: str | None = None
+    """Why the body is not known: its key was destroyed or lost. `at` is the minute then."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -82,7 +82,9 @@ def judge(
         if not op.final or op.certainty is Certainty.MAYBE_APPLIED:
             return Duplicate(op, op.principal == ask.principal)
     for op in same_intent:
-        if op.certainty is not Certainty.APPLIED or now - op.updated_at >= _window(ask, op):
+        if op.certainty is not Certainty.APPLIED or now - op.updated_at >= _window(
+            ask.repeat_window, op
+        ):
             continue
         mine = op.principal == ask.principal
         match ask.repeat:
@@ -151,10 +153,19 @@ def _retry_at(op: Operation) -> int:
     return stated if isinstance(stated, int) else 0
 
 
-def _window(ask: Ask, op: Operation) -> int:
+def remembered_until(op: Operation, repeat_window: int, key_window: int) -> int:
+    """Until when an operation that is over may still meet a repetition of itself, epoch ms.
+
+    `repeat_window` and `key_window` (0 if there is no key) are those of its action, ms.
+    """
+    begun = op.created_at if op.sent_at is None else op.sent_at
+    return max(op.updated_at + _window(repeat_window, op), begun + key_window)
+
+
+def _window(repeat_window: int, op: Operation) -> int:
     if op.kind is Kind.JOB and op.state is not State.SUCCEEDED:
-        return max(LONG_MEMORY, ask.repeat_window)
-    return ask.repeat_window
+        return max(LONG_MEMORY, repeat_window)
+    return repeat_window
 
 
 def _without_effect(same_intent: Sequence[Operation], principal: str, now: int) -> Operation | None:

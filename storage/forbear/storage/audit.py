@@ -10,21 +10,23 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict
 from enum import StrEnum
-from pathlib import Path
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy import Connection, RowMapping
 
 from forbear.rules.model import AuditEvent
-from forbear.storage.errors import LogUnreadable
+from forbear.storage.errors import LogUnreadable, StoreUnavailable
+from forbear.storage.keyfiles import Name
 from forbear.storage.schema import audit_epochs, audit_logs, checkpoints, events
 from forbear.storage.sealing import (
     GENESIS,
+    NOT_ITS_KEY,
     Checkpoint,
-    EpochKey,
-    Keys,
+    Epoch,
     Log,
-    log_id,
+    mark,
+    new_epoch_key,
 )
 
 SIGNED_EVERY = 100
@@ -67,6 +69,13 @@ class Code(StrEnum):
     """A person looked at raw requests and answers; the body says who, and why."""
     AUDIT_READ = "audit_read"
     """A person looked into this log or exported it; the body says who, how, and at what."""
+    AUDIT_REFUSED = "audit_refused"
+    """Somebody was not let into this log; the body says who, and what was asked for."""
+    LOG_PRUNED = "log_pruned"
+    """Old rows are deleted: the header says where the log begins from now on, the body who did it,
+    and why no more was deleted."""
+    KEYS_CHANGED = "keys_changed"
+    """A key was changed, replaced or destroyed; the body says which one, and who did it."""
     ANNOUNCED = "announced"
     """People were told of an open case, once more."""
     DROPPED = "dropped"
@@ -93,40 +102,59 @@ class Code(StrEnum):
     """A related operation, or a clock that was set back, made the next check due earlier."""
 
 
-SIGNED_AT_ONCE = frozenset({Code.DECIDED, Code.RECONCILIATION_REQUIRED})
-"""A decision, or a write that may have been applied: what somebody might want to have undone."""
+SIGNED_AT_ONCE = frozenset(
+    {Code.DECIDED, Code.RECONCILIATION_REQUIRED, Code.LOG_PRUNED, Code.KEYS_CHANGED}
+)
+"""A decision, or a write that may have been applied: what somebody might want to have undone. And
+what changes the log itself."""
 
-_LAST = sa.select(checkpoints).order_by(checkpoints.c.number.desc()).limit(1)
-_SIGNED = _LAST.with_only_columns(checkpoints.c.sequence).scalar_subquery()
-_SIGNED_AT = _LAST.with_only_columns(checkpoints.c.at).scalar_subquery()
+
+def _newest(number: sa.Column[int]) -> sa.ColumnElement[bool]:
+    return number == sa.select(sa.func.max(number)).scalar_subquery()
+
+
+_LAST = sa.select(checkpoints).where(_newest(checkpoints.c.number))
+_EPOCH = sa.select(audit_epochs).where(_newest(audit_epochs.c.number))
 _HEAD = (
     sa.select(
-        events.c.sequence, events.c.hash, _SIGNED.label("signed"), _SIGNED_AT.label("signed_at")
+        events.c.sequence,
+        events.c.hash,
+        checkpoints.c.sequence.label("signed"),
+        checkpoints.c.at.label("signed_at"),
+        *audit_epochs.c,
     )
-    .order_by(events.c.sequence.desc())
+    .select_from(events)
+    .outerjoin(checkpoints, _newest(checkpoints.c.number))
+    .outerjoin(audit_epochs, _newest(audit_epochs.c.number))
+    .where(_newest(events.c.sequence))
+)
+"""The last row, how far it is signed, and the epoch in use."""
+_INSERT = sa.insert(events)
+_SIGNING_KEY = (
+    sa.select(checkpoints.c.next_key)
+    .where(checkpoints.c.next_key.is_not(None))
+    .order_by(checkpoints.c.number.desc())
     .limit(1)
 )
-_INSERT = sa.insert(events)
 
 
-def opened(connection: Connection, keys: Path, store: str) -> Log:
-    """The log of this store with its keys; both are made at the first start.
+def log_of(connection: Connection) -> Log:
+    """The log that the database hands out with each of its writing connections."""
+    log: Log = connection.get_execution_options()["audit"]
+    return log
 
-    Raises:
-        StoreUnavailable: a key of an existing log is missing, or not its own.
-        OSError: the folder of the keys cannot be used.
-    """
-    public = connection.execute(sa.select(audit_logs.c.public_key)).scalar()
-    found = Keys.of(keys, store, used=public is not None)
-    if public is None:
-        public = found.public
-        connection.exec_driver_sql("BEGIN IMMEDIATE")
-        connection.execute(sa.insert(audit_logs), {"id": log_id(public), "public_key": public})
-        first = {"number": 1, "wrapped_key": EpochKey.made(found.wrapping)}
-        connection.execute(sa.insert(audit_epochs), first)
-        connection.exec_driver_sql("COMMIT")
-    epochs = connection.execute(sa.select(audit_epochs.c.number, audit_epochs.c.wrapped_key))
-    return Log(found, public, {row.number: row.wrapped_key for row in epochs}, keys)
+
+def signing_key(connection: Connection) -> str | None:
+    """The public half of the key that signs from here on; None in a store without a log."""
+    changed = connection.execute(_SIGNING_KEY).scalar()
+    first = sa.select(audit_logs.c.public_key)
+    return changed or connection.execute(first).scalar()
+
+
+def epoch(connection: Connection) -> Epoch | None:
+    """The epoch in use, None before the first row."""
+    found = connection.execute(_EPOCH).mappings().first()
+    return None if found is None else Epoch(**found)
 
 
 def append(
@@ -135,13 +163,25 @@ def append(
     at: int,
     code: Code,
     body: Mapping[str, object],
-) -> None:
-    """Add one row at the head. Runs inside the transaction that changes the state."""
-    log = _log(connection)
+    *,
+    start: Checkpoint | None = None,
+    next_key: str | None = None,
+) -> int:
+    """Add one row at the head, and return its number. Runs inside the transaction that changes the
+    state. `start` is where the log begins from now on, in the header for everybody; `next_key` is
+    what signs all that follows (public, hex), said by the checkpoint over this row.
+
+    Raises:
+        StoreUnavailable: the keys that are there are not those of this log.
+    """
+    log = log_of(connection)
     head = connection.execute(_HEAD).first()
     previous = GENESIS if head is None else head.hash
     sequence = 1 if head is None else head.sequence + 1
-    row = log.seal(previous, sequence, at, code, operation_id, body)
+    current = None if head is None or head.number is None else Epoch(*head[4:])
+    if current is None or current.is_over(at, sequence):
+        current = begin_epoch(connection, at)
+    row = log.seal(current, previous, sequence, at, code, operation_id, body, start)
     connection.execute(
         _INSERT,
         {
@@ -156,7 +196,28 @@ def append(
     )
     signed, signed_at = (None, None) if head is None else (head.signed, head.signed_at)
     if code in SIGNED_AT_ONCE or _is_due(signed, signed_at, sequence, at):
-        _sign(connection, log, sequence, row.hash, at)
+        _sign(connection, sequence, row.hash, at, next_key)
+    return sequence
+
+
+def begin_epoch(connection: Connection, at: int) -> Epoch:
+    """A new key for all rows from here on.
+
+    Raises:
+        StoreUnavailable: the sealing key is not that of the epoch before.
+    """
+    log, before = log_of(connection), epoch(connection)
+    if before is not None and log.unwrapped(before.wrapped_key) is None:
+        # Sealing under a key that nobody else has would part the processes of this store.
+        raise StoreUnavailable(NOT_ITS_KEY.format(log.places.where(Name.SEALING)))
+    return start_epoch(connection, before, log.wrapped(new_epoch_key()), at)
+
+
+def start_epoch(connection: Connection, before: Epoch | None, wrapped: str, at: int) -> Epoch:
+    last = connection.execute(sa.select(sa.func.max(events.c.sequence))).scalar()
+    made = Epoch(1 if before is None else before.number + 1, wrapped, at, 1 + (last or 0))
+    connection.execute(sa.insert(audit_epochs), asdict(made))
+    return made
 
 
 def _is_due(signed: int | None, signed_at: int | None, sequence: int, at: int) -> bool:
@@ -172,43 +233,58 @@ def sign(connection: Connection, at: int, *, at_once: bool = False) -> None:
     if head is None or head.sequence == head.signed:
         return
     if at_once or _is_due(head.signed, head.signed_at, head.sequence, at):
-        _sign(connection, _log(connection), head.sequence, head.hash, at)
+        _sign(connection, head.sequence, head.hash, at)
 
 
-def _sign(connection: Connection, log: Log, sequence: int, row: str, at: int) -> None:
-    last = connection.execute(_LAST).mappings().first()
-    before = None if last is None else Checkpoint(**last)
+def _sign(
+    connection: Connection, sequence: int, row: str, at: int, next_key: str | None = None
+) -> None:
+    log, public = log_of(connection), signing_key(connection)
+    assert public is not None
+    before = last_checkpoint(connection)
     made = log.sign(
+        public,
         1 if before is None else before.number + 1,
         sequence,
         row,
         at,
         GENESIS if before is None else before.digest(log.id),
+        next_key,
     )
     connection.execute(sa.insert(checkpoints), asdict(made))
 
 
-def _log(connection: Connection) -> Log:
-    """The log that the database hands out with each of its writing connections."""
-    log: Log = connection.get_execution_options()["audit"]
-    return log
+def last_checkpoint(connection: Connection) -> Checkpoint | None:
+    last = connection.execute(_LAST).mappings().first()
+    return None if last is None else Checkpoint(**last)
+
+
+# --- reading --------------------------------------------------------------------------------
+
+TOLD = sa.select(events, audit_epochs.c.wrapped_key).outerjoin(
+    audit_epochs,
+    audit_epochs.c.number == sa.type_coerce(events.c.header, sa.JSON)["epoch"].as_integer(),
+)
+"""Rows with the key that each is sealed with, as `event` needs them."""
 
 
 def event(row: RowMapping, log: Log) -> AuditEvent:
-    """What a row of the table says, with its seal opened.
+    """What a row of `TOLD` says, with its seal opened; see `AuditEvent.unreadable`.
 
     Raises:
-        LogUnreadable: the row was changed, or its key is gone.
+        LogUnreadable: the row was changed.
     """
-    sequence = row["sequence"]
+    sequence, wrapped = row["sequence"], row["wrapped_key"]
+    header = json.loads(row["header"])
     if row["sealed"] is None:
-        header = json.loads(row["header"])
         told = {**header, "body": json.loads(row["body"])}
     else:
-        told = log.open(sequence, row["previous"], row["header"], row["sealed"])
-        header = json.loads(row["header"])
+        opened = log.open(sequence, row["previous"], row["header"], row["sealed"], wrapped)
+        if opened is None:
+            return _closed(row, header)
+        told = opened
     if told["operation"] != row["operation_id"]:
-        raise LogUnreadable(f"row {sequence} of the audit log is of another operation")
+        raise _moved(sequence)
     return AuditEvent(
         sequence=sequence,
         operation_id=told["operation"] or "",
@@ -216,3 +292,22 @@ def event(row: RowMapping, log: Log) -> AuditEvent:
         code=header["code"],
         body=told["body"],
     )
+
+
+def _closed(row: RowMapping, header: Mapping[str, Any]) -> AuditEvent:
+    """What the header alone says of a row whose key is gone."""
+    named = row["operation_id"]
+    if header.get("operation") != (None if named is None else mark(row["previous"], named)):
+        raise _moved(row["sequence"])
+    gone = "was destroyed" if row["wrapped_key"] is None else "was lost"
+    return AuditEvent(
+        sequence=row["sequence"],
+        operation_id=named or "",
+        at=header["at"],
+        code=header["code"],
+        unreadable=f"the key of epoch {header['epoch']} {gone}",
+    )
+
+
+def _moved(sequence: int) -> LogUnreadable:
+    return LogUnreadable(f"row {sequence} of the audit log is of another operation")

@@ -11,7 +11,7 @@ import fcntl
 import os
 import sqlite3
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 from alembic.util import CommandError
@@ -21,8 +21,9 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.pool import StaticPool
 
-from forbear.storage import audit, schema
+from forbear.storage import rekeying, schema
 from forbear.storage.errors import StoreError, StoreTooNew, StoreUnavailable
+from forbear.storage.keyfiles import Places
 from forbear.storage.sealing import Log
 
 BUSY = 10_000
@@ -59,14 +60,19 @@ class FileLock:
 class Database:
     """A store's file, the connections to it, and the keys of its audit log.
 
-    `keys` is the folder of the keys; without it, `keys` beside the file.
+    `places` says where the keys are; without it, in `keys` beside the file. `opening` finds them.
 
     Raises:
         StoreUnavailable: the file cannot be opened or is no database, or a key is missing.
         StoreTooNew: it was written by a newer program.
     """
 
-    def __init__(self, path: Path, keys: Path | None = None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        places: Places | None = None,
+        opening: Callable[[Connection, Places, str], Log] = rekeying.opened,
+    ) -> None:
         self.path = path
         try:
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -78,7 +84,9 @@ class Database:
             _create(path)
             with self.lock.held():
                 self._prepare()
-                self.log = self._opened_log(keys or path.parent / "keys")
+                with self.writer.connect() as connection:
+                    found = places or Places(path.parent / "keys")
+                    self.log = opening(connection, found, path.name)
             self.writer = self.writer.execution_options(audit=self.log)
             self._watch = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
         except (OSError, sqlite3.Error, DBAPIError, CommandError, StoreError) as error:
@@ -126,9 +134,16 @@ class Database:
                     raise OSError("this file system cannot hold a store -> use a local disk")
             upgrade(connection, generation)
 
-    def _opened_log(self, keys: Path) -> Log:
-        with self.writer.connect() as connection:
-            return audit.opened(connection, keys, self.path.name)
+    def forget_deleted(self) -> None:
+        """Let nothing of what was deleted stay in the file of changes beside the store.
+
+        Raises:
+            StoreUnavailable: somebody reads; what was deleted goes with the next changes.
+        """
+        with self.lock.held(), closing(sqlite3.connect(self.path, timeout=BUSY / 1_000)) as store:
+            [(busy, _, _)] = store.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        if busy:
+            raise StoreUnavailable(f"{self.path} is being read")
 
     def changed_elsewhere(self) -> bool:
         """Whether another connection committed since the last call; a few microseconds.

@@ -3,7 +3,8 @@
 StoreError
 ├── StoreUnavailable   full disk, read-only file, corrupt page: nothing was stored
 ├── StoreTooNew        the store was written by a newer program
-├── LogUnreadable      a row of the audit log was changed, or its key is gone
+├── LogUnreadable      a row of the audit log was changed
+├── KeyInUse           a key was to be changed or replaced by itself
 └── LostUpdate         a guarded UPDATE met another revision: a defect, all is undone
 """
 
@@ -28,3 +29,7 @@ class LostUpdate(StoreError):
 
 class LogUnreadable(StoreError):
     """A row of the audit log cannot be opened."""
+
+
+class KeyInUse(StoreError):
+    """The key is there and in use, so nothing was changed."""

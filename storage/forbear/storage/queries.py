@@ -80,7 +80,8 @@ class Exchange:
 class Queries(Readers):
     """What there is: operations, cases, events, scopes and processes.
 
-    Events need the keys of the log, and raise `LogUnreadable` where a row was changed.
+    Events need the keys of the log, and raise `LogUnreadable` where a row was changed; one whose
+    key is gone says so (`AuditEvent.unreadable`).
     """
 
     def __init__(self, readers: AsyncEngine, log: Log) -> None:
@@ -201,7 +202,7 @@ class Queries(Readers):
         return [rows.case(row) for row in await self._rows(query.limit(10))]
 
     async def events_of(self, operation_id: str) -> list[AuditEvent]:
-        query = sa.select(events).where(events.c.operation_id == operation_id)
+        query = audit.TOLD.where(events.c.operation_id == operation_id)
         return self._told(await self._rows(query.order_by(events.c.sequence)))
 
     async def trail(
@@ -214,7 +215,7 @@ class Queries(Readers):
     ) -> list[AuditEvent]:
         """The newest events of the whole log that are asked for, in their order."""
         header = sa.type_coerce(events.c.header, sa.JSON)
-        query = sa.select(events)
+        query = audit.TOLD
         if operation_id is not None:
             query = query.where(events.c.operation_id == operation_id)
         if code is not None:

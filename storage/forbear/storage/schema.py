@@ -26,7 +26,7 @@ from forbear.rules.model import (
     WaitingFor,
 )
 
-GENERATION = "0005"
+GENERATION = "0006"
 """The schema this program reads and writes: the newest migration."""
 
 metadata = sa.MetaData(
@@ -430,8 +430,11 @@ audit_epochs = sa.Table(
     metadata,
     sa.Column("number", sa.Integer, primary_key=True),
     sa.Column("wrapped_key", sa.Text, nullable=False),
+    sa.Column("since", sa.BigInteger, nullable=False, server_default="0"),
+    sa.Column("first", sa.Integer, nullable=False, server_default="1"),
 )
-"""The keys that bodies are sealed with, each wrapped with the sealing key (hex)."""
+"""The keys that bodies are sealed with, each wrapped with the sealing key (hex): when an epoch
+began, ms, and its first row. The newest is the one in use; one that was destroyed is not here."""
 
 checkpoints = sa.Table(
     "checkpoints",
@@ -442,8 +445,26 @@ checkpoints = sa.Table(
     sa.Column("at", sa.BigInteger, nullable=False),
     sa.Column("previous", sa.Text, nullable=False),
     sa.Column("signature", sa.Text, nullable=False),
+    sa.Column("next_key", sa.Text),
+    sa.Index("ix_checkpoints_sequence", "sequence"),
+)
+sa.Index(
+    "ix_checkpoints_next_key",
+    checkpoints.c.number,
+    sqlite_where=checkpoints.c.next_key.is_not(None),
+    postgresql_where=checkpoints.c.next_key.is_not(None),
 )
 """Signed statements about heads of the audit log; see `sealing.Checkpoint`."""
+
+prunings = sa.Table(
+    "prunings",
+    metadata,
+    sa.Column("sequence", sa.Integer, primary_key=True),
+    sa.Column("hash", sa.Text, nullable=False),
+    sa.Column("row", sa.Integer, nullable=False),
+)
+"""Up to which row the audit log may be deleted: always a signed checkpoint, and `row` is the later
+row of the log that says so. Triggers see to all of it."""
 
 scopes = sa.Table(
     "scopes",
@@ -585,13 +606,33 @@ _IDENTITY = (
 )
 """What an operation is; it never changes, whatever becomes of it."""
 
+_PRUNED = "coalesce((SELECT max(sequence) FROM prunings), 0)"
+
 GUARDS_SQLITE = (
     *(
         f"CREATE TRIGGER {table}_no_{verb.lower()} BEFORE {verb} ON {table} "
         "BEGIN SELECT RAISE(ABORT, 'the audit trail is only appended to'); END"
-        for table in ("events", "checkpoints", "audit_logs")
-        for verb in ("UPDATE", "DELETE")
+        for table, verb in (
+            *((table, "UPDATE") for table in ("events", "checkpoints", "audit_logs", "prunings")),
+            *((table, "DELETE") for table in ("audit_logs", "prunings")),
+        )
     ),
+    "CREATE TRIGGER events_no_delete BEFORE DELETE ON events "
+    f"WHEN OLD.sequence > {_PRUNED} "
+    "BEGIN SELECT RAISE(ABORT, 'the audit trail is only appended to'); END",
+    # The checkpoint that the rest begins at stays, and so do those that say whose signature counts.
+    "CREATE TRIGGER checkpoints_no_delete BEFORE DELETE ON checkpoints "
+    f"WHEN OLD.sequence >= {_PRUNED} OR OLD.next_key IS NOT NULL "
+    "BEGIN SELECT RAISE(ABORT, 'the audit trail is only appended to'); END",
+    "CREATE TRIGGER prunings_are_signed BEFORE INSERT ON prunings "
+    "WHEN NOT EXISTS (SELECT 1 FROM checkpoints AS start JOIN events AS told"
+    " JOIN checkpoints AS after ON after.sequence = told.sequence"
+    " WHERE start.sequence = NEW.sequence AND start.hash = NEW.hash"
+    ' AND told.sequence = NEW."row" AND told.sequence > start.sequence'
+    " AND json_extract(told.header, '$.code') = 'log_pruned'"
+    " AND json_extract(told.header, '$.start.sequence') = start.sequence"
+    " AND json_extract(told.header, '$.start.hash') = start.hash) "
+    "BEGIN SELECT RAISE(ABORT, 'the audit log is pruned only to a signed checkpoint'); END",
     "CREATE TRIGGER counters_never_fall BEFORE UPDATE ON operations WHEN "
     + " OR ".join(f"NEW.{name}_used < OLD.{name}_used" for name in BUDGETS if name != "attempts")
     + " OR NEW.attempts_used < OLD.attempts_used - 1"

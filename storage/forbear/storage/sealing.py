@@ -15,10 +15,8 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import cached_property
-from pathlib import Path
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from cryptography.exceptions import InvalidSignature, InvalidTag
@@ -31,7 +29,7 @@ from cryptography.hazmat.primitives.keywrap import (
 )
 
 from forbear.storage.errors import LogUnreadable, StoreUnavailable
-from forbear.storage.keyfiles import kept
+from forbear.storage.keyfiles import SIZE, Name, Places
 from forbear.storage.rows import compact
 
 FORMAT = 2
@@ -40,7 +38,13 @@ PLAIN = 1
 GENESIS = "0" * 64
 MINUTE = 60_000
 NONCE = 12
-_KEY = 32
+NOT_ITS_KEY = (
+    "{} is not the key of this audit log: restore the one that was backed up with the store"
+)
+LASTS = 30 * 86_400_000
+"""How long an epoch lasts, ms."""
+ROWS = 2**28
+"""Rows that an epoch has at the most."""
 
 
 # --- what needs no key ----------------------------------------------------------------------
@@ -81,10 +85,22 @@ class Checkpoint:
     previous: str
     """The digest of the checkpoint before."""
     signature: str
+    next_key: str | None = None
+    """The public key (hex) that all later checkpoints are signed with, where it changes here."""
 
     def statement(self, log: str) -> bytes:
         """The bytes that are signed."""
-        return statement(log, self.number, self.sequence, self.hash, self.at, self.previous)
+        told: dict[str, object] = {
+            "checkpoint": self.number,
+            "log": log,
+            "sequence": self.sequence,
+            "hash": self.hash,
+            "at": self.at,
+            "previous": self.previous,
+        }
+        if self.next_key is not None:
+            told["next_key"] = self.next_key
+        return compact(told).encode()
 
     def digest(self, log: str) -> str:
         """What the next checkpoint has of this one."""
@@ -99,87 +115,62 @@ class Checkpoint:
         return True
 
 
-def statement(log: str, number: int, sequence: int, row: str, at: int, previous: str) -> bytes:
-    told = {
-        "checkpoint": number,
-        "log": log,
-        "sequence": sequence,
-        "hash": row,
-        "at": at,
-        "previous": previous,
-    }
-    return compact(told).encode()
+@dataclass(frozen=True, slots=True)
+class Epoch:
+    """A key that bodies are sealed with, as it lies in the store."""
+
+    number: int
+    wrapped_key: str
+    since: int
+    """When it began, ms."""
+    first: int
+    """Its first row."""
+
+    def is_over(self, at: int, sequence: int) -> bool:
+        """Whether a row of this time and number begins another one."""
+        return at - self.since >= LASTS or sequence - self.first >= ROWS
 
 
 # --- keys -----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Keys:
-    """The two keys of a log, as they lie in the folder of keys."""
-
-    wrapping: bytes
-    """Wraps the keys of the epochs, which lie in the store."""
-    signing: Ed25519PrivateKey
-
-    @property
-    def public(self) -> str:
-        return self.signing.public_key().public_bytes_raw().hex()
-
-    @staticmethod
-    def of(folder: Path, store: str, *, used: bool) -> Keys:
-        """Read the keys; make them if the log is not `used` yet.
-
-        Raises:
-            StoreUnavailable: a key of a used log is gone, or a file is no key.
-            OSError: the folder cannot be used.
-        """
-        lost = (
-            f"restore it with {store} from a backup; without it the audit log cannot go on "
-            "(`forbear audit verify` still checks it)"
-        )
-        said = lost if used else None
-        seal, sign = folder / "audit-seal.key", folder / "audit-sign.key"
-        wrapping = _bytes(seal, kept(seal, _new_sealing_key, lost=said))
-        signing = _bytes(sign, kept(sign, _new_signing_key, lost=said))
-        return Keys(wrapping, Ed25519PrivateKey.from_private_bytes(signing))
+def new_sealing_key() -> bytes:
+    return AESGCM.generate_key(8 * SIZE)
 
 
-def _bytes(path: Path, text: bytes) -> bytes:
+def new_signing_key() -> bytes:
+    return Ed25519PrivateKey.generate().private_bytes_raw()
+
+
+def public_key(signing: bytes) -> str:
+    """The public half of a signing key, hex."""
+    private = Ed25519PrivateKey.from_private_bytes(signing)
+    return private.public_key().public_bytes_raw().hex()
+
+
+def wrap(wrapping: bytes, key: bytes) -> str:
+    """A key as it lies in the store (RFC 3394, hex)."""
+    return aes_key_wrap(wrapping, key).hex()
+
+
+def unwrap(wrapping: bytes, wrapped: str) -> bytes | None:
+    """The key, or None: it was wrapped with another one."""
     try:
-        key = bytes.fromhex(text.decode().strip())
-    except ValueError:
-        key = b""
-    if len(key) != _KEY:
-        raise StoreUnavailable(f"{path} is not a key of this store: restore it from a backup")
-    return key
+        return aes_key_unwrap(wrapping, bytes.fromhex(wrapped))
+    except (InvalidUnwrap, ValueError):
+        return None
 
 
-def _new_sealing_key() -> str:
-    return AESGCM.generate_key(8 * _KEY).hex()
-
-
-def _new_signing_key() -> str:
-    return Ed25519PrivateKey.generate().private_bytes_raw().hex()
+def new_epoch_key() -> bytes:
+    return AESGCM.generate_key(8 * SIZE) + AESGCM.generate_key(8 * SIZE)
 
 
 class EpochKey:
     """The key of one epoch: half of it seals, half of it makes nonces."""
 
     def __init__(self, key: bytes) -> None:
-        self._cipher = AESGCM(key[:_KEY])
-        self._nonces = key[_KEY:]
-
-    @staticmethod
-    def made(wrapping: bytes) -> str:
-        """A new key, wrapped (RFC 3394), as it lies in the store."""
-        key = AESGCM.generate_key(8 * _KEY) + AESGCM.generate_key(8 * _KEY)
-        return aes_key_wrap(wrapping, key).hex()
-
-    @staticmethod
-    def unwrapped(wrapping: bytes, wrapped: str) -> EpochKey:
-        """Raises InvalidUnwrap: it was wrapped with another key."""
-        return EpochKey(aes_key_unwrap(wrapping, bytes.fromhex(wrapped)))
+        self._cipher = AESGCM(key[:SIZE])
+        self._nonces = key[SIZE:]
 
     def seal(self, previous: str, header: str, text: bytes) -> bytes:
         """Nonce and ciphertext.
@@ -209,75 +200,126 @@ class Sealed:
 class Log:
     """The log of one store, with its keys.
 
-    Raises:
-        StoreUnavailable: the keys are not those of this log.
+    It remembers nothing of the store: which epoch and which signing key count now is said with each
+    call, as read under the lock. A key that does not fit is read anew, since another process may
+    have changed it meanwhile.
     """
 
-    def __init__(self, keys: Keys, public: str, epochs: Mapping[int, str], folder: Path) -> None:
-        if keys.public != public:
-            raise StoreUnavailable(
-                f"{folder / 'audit-sign.key'} is not the key of this audit log: "
-                "restore the one that was backed up with the store"
-            )
-        self.id = log_id(public)
-        self._signing = keys.signing
-        self._wrapping = keys.wrapping
-        self._wrapped = epochs
-        self._opened: dict[int, EpochKey] = {}
-        self._epoch = max(epochs)
-        try:
-            self._current = self._key(self._epoch)
-        except InvalidUnwrap:
-            raise StoreUnavailable(
-                f"{folder / 'audit-seal.key'} is not the key of this audit log: "
-                "restore the one that was backed up with the store"
-            ) from None
+    def __init__(self, first_public_key: str, places: Places, sealing: bytes, sign: bytes) -> None:
+        self.id = log_id(first_public_key)
+        self.places = places
+        self._wrapping = sealing
+        self._signing = Ed25519PrivateKey.from_private_bytes(sign)
+        self._public = public_key(sign)
+        self._opened: dict[tuple[bytes, str], EpochKey | None] = {}
 
-    def _key(self, epoch: int) -> EpochKey:
-        if epoch not in self._opened:
-            self._opened[epoch] = EpochKey.unwrapped(self._wrapping, self._wrapped[epoch])
-        return self._opened[epoch]
+    # --- sealing
 
-    @cached_property
-    def _start(self) -> str:
-        return f'"epoch":{self._epoch},"format":{FORMAT},"log":"{self.id}",'
+    def unwrapped(self, wrapped: str) -> bytes | None:
+        """A key that lies in the store; None if the sealing key that wrapped it is not there."""
+        for wrapping in self._wrappings():
+            key = unwrap(wrapping, wrapped)
+            if key is not None:
+                self._wrapping = wrapping
+                return key
+        return None
+
+    def wrapped(self, key: bytes) -> str:
+        """A new key, to lie in the store beside those that `unwrapped` just opened."""
+        return wrap(self._wrapping, key)
+
+    def _wrappings(self) -> Iterator[bytes]:
+        yield self._wrapping
+        for one in self.places.candidates(Name.SEALING):
+            yield one.key
+
+    def _key(self, wrapped: str) -> EpochKey | None:
+        known = (self._wrapping, wrapped)
+        if known not in self._opened:
+            key = self.unwrapped(wrapped)
+            self._opened[self._wrapping, wrapped] = None if key is None else EpochKey(key)
+        return self._opened[self._wrapping, wrapped]
 
     def seal(
         self,
+        epoch: Epoch,
         previous: str,
         sequence: int,
         at: int,
         code: str,
         operation_id: str | None,
         body: Mapping[str, object],
+        start: Checkpoint | None = None,
     ) -> Sealed:
-        """The row that follows `previous`. `at` in ms; the header has only its minute."""
-        marked = "" if operation_id is None else f'"operation":"{mark(previous, operation_id)}",'
-        header = (
-            f'{{"at":{at // MINUTE * MINUTE},"code":"{code}",{self._start}'
-            f'{marked}"sequence":{sequence}}}'
-        )
-        text = compact({"at": at, "operation": operation_id, "body": body}).encode()
-        sealed = self._current.seal(previous, header, text)
-        return Sealed(header, sealed, sealed_hash(previous, header, sealed))
-
-    def open(self, sequence: int, previous: str, header: str, sealed: bytes) -> dict[str, Any]:
-        """What was sealed: `at`, `operation` and `body`.
+        """The row that follows `previous`. `at` in ms; the header has only its minute. `start`,
+        in the header for everybody, is where the log begins from now on.
 
         Raises:
-            LogUnreadable: the row was changed, or its epoch has no key any more.
+            StoreUnavailable: the sealing key that is there is not that of `epoch`.
+        """
+        key = self._key(epoch.wrapped_key)
+        if key is None:
+            raise StoreUnavailable(NOT_ITS_KEY.format(self.places.where(Name.SEALING)))
+        marked = "" if operation_id is None else f'"operation":"{mark(previous, operation_id)}",'
+        named = (
+            ""
+            if start is None
+            else f',"start":{compact({"sequence": start.sequence, "hash": start.hash})}'
+        )
+        header = (
+            f'{{"at":{at // MINUTE * MINUTE},"code":"{code}","epoch":{epoch.number},'
+            f'"format":{FORMAT},"log":"{self.id}",{marked}"sequence":{sequence}{named}}}'
+        )
+        text = compact({"at": at, "operation": operation_id, "body": body}).encode()
+        sealed = key.seal(previous, header, text)
+        return Sealed(header, sealed, sealed_hash(previous, header, sealed))
+
+    def open(
+        self, sequence: int, previous: str, header: str, sealed: bytes, wrapped: str | None
+    ) -> dict[str, Any] | None:
+        """What was sealed: `at`, `operation` and `body`; None if the key of its epoch is gone.
+
+        `wrapped` is that key as it lies in the store, None if it was destroyed.
+
+        Raises:
+            LogUnreadable: the row was changed.
         """
         try:
-            key = self._key(json.loads(header)["epoch"])
-            return dict(json.loads(key.open(previous, header, sealed)))
-        except (InvalidTag, InvalidUnwrap, ValueError, KeyError) as error:
+            if not isinstance(json.loads(header)["epoch"], int):
+                raise ValueError
+            key = None if wrapped is None else self._key(wrapped)
+            return None if key is None else dict(json.loads(key.open(previous, header, sealed)))
+        except (InvalidTag, ValueError, KeyError, TypeError) as error:
             raise LogUnreadable(
                 f"row {sequence} of the audit log cannot be opened; `forbear audit verify` says "
                 "whether it was changed"
             ) from error
 
-    def sign(self, number: int, sequence: int, row: str, at: int, previous: str) -> Checkpoint:
-        """A checkpoint over the row with this sequence and hash."""
-        said = statement(self.id, number, sequence, row, at, previous)
-        signature = self._signing.sign(said).hex()
-        return Checkpoint(number, sequence, row, at, previous, signature)
+    # --- signing
+
+    def sign(
+        self,
+        public: str,
+        number: int,
+        sequence: int,
+        row: str,
+        at: int,
+        previous: str,
+        next_key: str | None = None,
+    ) -> Checkpoint:
+        """A checkpoint over the row with this sequence and hash, by the key with this public half.
+
+        Raises:
+            StoreUnavailable: the signing key that is there is another.
+        """
+        if public != self._public:
+            self._signing = Ed25519PrivateKey.from_private_bytes(self._signing_key(public))
+            self._public = public
+        made = Checkpoint(number, sequence, row, at, previous, "", next_key)
+        return replace(made, signature=self._signing.sign(made.statement(self.id)).hex())
+
+    def _signing_key(self, public: str) -> bytes:
+        for one in self.places.candidates(Name.SIGNING):
+            if public_key(one.key) == public:
+                return one.key
+        raise StoreUnavailable(NOT_ITS_KEY.format(self.places.where(Name.SIGNING)))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -11,12 +12,13 @@ from sqlalchemy import Connection
 
 from forbear.rules.ports import Clock, Random
 from forbear.rules.taskbudget import USUAL, TaskLimits
+from forbear.storage import rekeying
 from forbear.storage.beacon import served_at
 from forbear.storage.brakes import Brakes
 from forbear.storage.database import Database
 from forbear.storage.errors import StoreUnavailable
 from forbear.storage.figures import Figures
-from forbear.storage.keyfiles import kept
+from forbear.storage.keyfiles import Name, Places, kept
 from forbear.storage.ledger import Ledger
 from forbear.storage.liveness import Liveness
 from forbear.storage.queries import Queries
@@ -40,6 +42,7 @@ class Store:
         *,
         file: Path | None = None,
         task_limits: TaskLimits = USUAL,
+        places: Places | None = None,
     ) -> None:
         self.home = home
         self.path = file or home / "forbear.db"
@@ -49,7 +52,8 @@ class Store:
             self.liveness = Liveness(home / "run", f"own_{random.token(16)}")
         except OSError as error:
             raise StoreUnavailable(f"{error} -> make {home} writable to this user") from error
-        self._database = Database(self.path, home / "keys")
+        self._clock = clock
+        self._database = Database(self.path, places or Places(home / "keys"))
         self.ledger = Ledger(clock, random, self.liveness, task_limits)
         self.brakes = Brakes(clock)
         self.read = Queries(self._database.readers, self._database.log)
@@ -81,6 +85,25 @@ class Store:
         """Wake waiters if another process committed something; a few microseconds."""
         if self._database.changed_elsewhere():
             self.wake()
+
+    async def rotate(self, name: Name, by: Mapping[str, object]) -> None:
+        """Change the sealing or the signing key, and say so in the log.
+
+        Raises:
+            KeyInUse: the key outside the home is the one in use.
+            StoreUnavailable: nothing was changed.
+        """
+        unit = {Name.SEALING: rekeying.rotate_sealing, Name.SIGNING: rekeying.rotate_signing}[name]
+        key = await self.write(partial(unit, at=self._clock.now().wall, by=by))
+        self._database.log.places.promote(name, key)
+
+    async def rotate_epoch(self, by: Mapping[str, object]) -> None:
+        """Seal what comes under a new key, and say so in the log."""
+        await self.write(partial(rekeying.rotate_epoch, at=self._clock.now().wall, by=by))
+
+    async def forget_deleted(self) -> None:
+        """See `Database.forget_deleted`."""
+        await asyncio.to_thread(self._database.forget_deleted)
 
     def console(self) -> str | None:
         """The address of the web console, if a living process of this home serves it."""

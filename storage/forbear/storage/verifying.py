@@ -13,13 +13,13 @@ import sqlite3
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
-from forbear.storage.audit import SIGNED_AT_ONCE, SIGNED_EVERY
+from forbear.storage.audit import SIGNED_AT_ONCE, SIGNED_EVERY, Code
 from forbear.storage.errors import StoreUnavailable
 from forbear.storage.sealing import (
     FORMAT,
@@ -91,7 +91,14 @@ class Report:
     signed: int
     """The last row under a checkpoint. What lies after it needs a head from elsewhere."""
     plain: int
-    """Rows at the beginning that are older than sealing; their bodies can be read by anybody."""
+    """The last row that is older than sealing, 0 if there is none; anybody can read those."""
+    start: int
+    """The log begins after this row; what was before was deleted, as a signed row of it says."""
+    keys: int
+    """How many signing keys it had, each named by a checkpoint under the one before."""
+    told: bool
+    """Whether the head that was expected is one that the log was at. False if it lies in the part
+    that was deleted: only an export of that part can tell."""
     broken: Broken | None
 
 
@@ -161,6 +168,10 @@ class _Chain:
         self._public: Ed25519PublicKey | None = None
         self._public_key = evidence.public_key
         self._tells_operations = evidence.tells_operations
+        self._start: Checkpoint | None = None
+        self._named = False
+        self._keys = 1
+        self._rows = False
         self._plain = 0
         self._signed = 0
         self._number = 0
@@ -169,11 +180,12 @@ class _Chain:
 
     def report(self, broken: Broken | None) -> Report:
         head = Head(self._log, self.last, self._head)
-        return Report(head, self._signed, self._plain, broken)
+        start = 0 if self._start is None else self._start.sequence
+        told = self._expected is None or self._expected.sequence >= start
+        return Report(head, self._signed, self._plain, start, self._keys, told, broken)
 
     def begins(self) -> None:
-        if self._public_key is not None:
-            self._public = Ed25519PublicKey.from_public_bytes(bytes.fromhex(self._public_key))
+        self._public = None if self._public_key is None else _key(self._public_key)
         if self._expected is not None and self._expected.log != self._log:
             raise _Break(None, f"this is {self._log}, and the head is of {self._expected.log}")
 
@@ -184,19 +196,31 @@ class _Chain:
         if row.sequence != number:
             raise _Break(number, f"is missing: row {row.sequence} is there instead")
         try:
-            code = self._code_of(row)
+            header = self._header_of(row)
+            code = None if row.sealed is None else str(header["code"])
+            if code == Code.LOG_PRUNED:
+                self._names_start(header["start"])
         except (TypeError, AttributeError, ValueError, KeyError, RecursionError):
             raise _Break(number, "is no row that this program writes") from None
-        expected = self._expected
-        if expected is not None and expected.sequence == number and expected.hash != row.hash:
-            raise _Break(number, "is another than when the head was taken: history was rewritten")
-        self.last, self._head = number, row.hash
+        self._meets(number, row.hash)
+        self.last, self._head, self._rows = number, row.hash, True
         self._due = code is not None and (
             code in _AT_ONCE or not self._signed or number - self._signed >= SIGNED_EVERY
         )
 
-    def _code_of(self, row: Row) -> str | None:
-        """What a sealed row is about, None for a plain one; raises _Break if it is not whole."""
+    def _meets(self, number: int, row: str) -> None:
+        expected = self._expected
+        if expected is not None and expected.sequence == number and expected.hash != row:
+            raise _Break(number, "is another than when the head was taken: history was rewritten")
+
+    def _names_start(self, told: dict[str, Any]) -> None:
+        """A row says where the log begins; the checkpoint that must follow it signs that."""
+        start = self._start
+        if start is not None and (told["sequence"], told["hash"]) == (start.sequence, start.hash):
+            self._named = True
+
+    def _header_of(self, row: Row) -> dict[str, Any]:
+        """What anybody can read of a row; raises _Break if it is not whole."""
         number = row.sequence
         if row.previous != self._head:
             raise _Break(number, "does not follow from the row before it")
@@ -207,10 +231,10 @@ class _Chain:
             hashed = sealed_hash(row.previous, row.header, row.sealed)
         if hashed != row.hash:
             raise _Break(number, "was changed: it has not the hash that it was written with")
-        header = json.loads(row.header)
+        header: dict[str, Any] = json.loads(row.header)
         marked, told = header.get("operation"), row.operation_id
         if plain:
-            if header["format"] != PLAIN or self._plain < self.last:
+            if header["format"] != PLAIN or self._sealed:
                 raise _Break(number, "is not sealed, and rows before it are")
         else:
             if (header["format"], header["log"], header["sequence"]) != (FORMAT, self._log, number):
@@ -222,8 +246,7 @@ class _Chain:
             raise _Break(number, "was moved to another operation")
         if plain:
             self._plain = number
-            return None
-        return str(header["code"])
+        return header
 
     def checkpoint(self, made: Checkpoint) -> None:
         """Raises _Break with the row that it speaks of, or the first that is missing."""
@@ -233,30 +256,59 @@ class _Chain:
             follows = (made.number, made.previous) == (self._number + 1, self._before)
             signed = self._public is not None and made.is_signed(self._log, self._public)
             digest = made.digest(self._log) if signed else ""
+            follower = self._public if made.next_key is None else _key(made.next_key)
         except (TypeError, AttributeError, ValueError):
-            follows, signed, digest = False, False, ""
+            follows, signed, digest, follower = False, False, "", None
         named = f"checkpoint {made.number}"
         if not signed:
             raise _Break(place, f"{named} over it is not signed by the key of this log")
-        if made.sequence > self.last:
+        if not self._rows:
+            self._begins_after(made)
+        elif made.sequence > self.last:
             raise _Break(self.last + 1, f"is missing: {named} signed {made.sequence} rows")
-        if not follows:
+        elif not follows:
             raise _Break(made.sequence, f"a checkpoint before {named} over it is missing")
         if (made.sequence, made.hash) != (self.last, self._head):
             told = f"rows {self._signed + 1} to {made.sequence} are not those that {named} signed"
             raise _Break(self._signed + 1, told)
         self._number, self._before = made.number, digest
         self._signed, self._due = made.sequence, False
+        self._keys += made.next_key is not None
+        self._public = follower
+
+    def _begins_after(self, made: Checkpoint) -> None:
+        """A checkpoint before any row: the one that the log begins at, or, before that, one that
+        names another key."""
+        before = self._start
+        if before is not None and (before.next_key is None or made.number <= before.number):
+            told = f"checkpoint {made.number} signed {made.sequence} rows"
+            raise _Break(self.last + 1, f"is missing: {told}")
+        self._start = made
+        self.last, self._head = made.sequence, made.hash
+        self._meets(made.sequence, made.hash)
 
     def ends(self) -> None:
         if self._due:
             self._unsigned()
+        if self._start is not None and not self._named:
+            told = f"the log begins after row {self._start.sequence}, and no signed row says so"
+            raise _Break(1, f"is missing: {told}")
         if self._expected is not None and self._expected.sequence > self.last:
             told = f"the log had {self._expected.sequence} rows when the head was taken"
             raise _Break(self.last + 1, f"is missing: {told}")
 
+    @property
+    def _sealed(self) -> bool:
+        """Whether a row so far was sealed."""
+        start = 0 if self._start is None else self._start.sequence
+        return self.last > max(self._plain, start)
+
     def _unsigned(self) -> None:
         raise _Break(self.last, "has no checkpoint, and is never written without one")
+
+
+def _key(public: str) -> Ed25519PublicKey:
+    return Ed25519PublicKey.from_public_bytes(bytes.fromhex(public))
 
 
 # --- reading --------------------------------------------------------------------------------
@@ -301,8 +353,10 @@ def _stored(connection: sqlite3.Connection, path: Path) -> Evidence:
         found = connection.execute("SELECT public_key FROM audit_logs").fetchone()
         public = None if found is None else _public(found[0], path)
     if "checkpoints" in tables:
+        named = {row[1] for row in connection.execute("PRAGMA table_info(checkpoints)")}
+        next_key = "next_key" if "next_key" in named else "NULL"
         listed = connection.execute(
-            "SELECT number, sequence, hash, at, previous, signature FROM checkpoints "
+            f"SELECT number, sequence, hash, at, previous, signature, {next_key} FROM checkpoints "
             "ORDER BY number"
         )
         checkpoints = (Checkpoint(*one) for one in listed)
@@ -318,8 +372,11 @@ def _stored(connection: sqlite3.Connection, path: Path) -> Evidence:
 def _merged(rows: Iterator[Row], checkpoints: Iterator[Checkpoint]) -> Iterator[Item]:
     pending = next(checkpoints, None)
     for row in rows:
+        while pending is not None and pending.sequence < row.sequence:
+            yield pending
+            pending = next(checkpoints, None)
         yield row
-        while pending is not None and pending.sequence <= row.sequence:
+        while pending is not None and pending.sequence == row.sequence:
             yield pending
             pending = next(checkpoints, None)
     if pending is not None:
@@ -330,7 +387,7 @@ def _merged(rows: Iterator[Row], checkpoints: Iterator[Checkpoint]) -> Iterator[
 def _public(key: object, path: Path) -> str:
     try:
         text = str(key)
-        Ed25519PublicKey.from_public_bytes(bytes.fromhex(text))
+        _key(text)
     except ValueError:
         raise StoreUnavailable(f"{path} does not tell the public key of its audit log") from None
     return text
@@ -353,16 +410,15 @@ def lines(evidence: Evidence) -> Iterator[str]:
                 row["sealed"] = b64encode(item.sealed).decode()
             yield _line(row | {"previous": item.previous, "hash": item.hash})
         else:
-            yield _line(
-                {
-                    "checkpoint": item.number,
-                    "sequence": item.sequence,
-                    "hash": item.hash,
-                    "at": item.at,
-                    "previous": item.previous,
-                    "signature": item.signature,
-                }
-            )
+            made: dict[str, object] = {
+                "checkpoint": item.number,
+                "sequence": item.sequence,
+                "hash": item.hash,
+                "at": item.at,
+                "previous": item.previous,
+                "signature": item.signature,
+            }
+            yield _line(made if item.next_key is None else made | {"next_key": item.next_key})
     yield _line({"head": str(head)})
 
 
@@ -404,7 +460,8 @@ def _items(lines: Iterator[str]) -> Iterator[Item]:
 def _item(told: dict[str, Any]) -> Item:
     if "checkpoint" in told:
         names = ("checkpoint", "sequence", "hash", "at", "previous", "signature")
-        return Checkpoint(*(told[name] for name in names))
+        made = Checkpoint(*(told[name] for name in names))
+        return replace(made, next_key=told.get("next_key"))
     return Row(
         told["row"],
         told["header"],

@@ -142,7 +142,7 @@ class Scene:
 
     at: int
     code: Code | None
-    """None for an event of a newer program."""
+    """None for an event of a newer program, and for one whose key is gone."""
     name: str
     body: Mapping[str, Any]
     after: Mapping[str, Any]
@@ -167,6 +167,10 @@ def scenes_of(events: Sequence[AuditEvent]) -> Iterator[Scene]:
     numbers: Counter[Step] = Counter()
     attempts: dict[str, tuple[Step, int]] = {}
     for event in events:
+        if event.unreadable is not None:
+            name = f"{event.code} ({event.unreadable})"
+            yield Scene(event.at, None, name, {}, known, None, 0)
+            continue
         known = {**known, **event.body.get("set", {})}
         code = Code(event.code) if event.code in set(Code) else None
         attempt = str(event.body.get("attempt", ""))
@@ -239,6 +243,9 @@ def sentence(scene: Scene) -> str:
             | Code.CIRCUIT_OPENED
             | Code.CIRCUIT_CLOSED
             | Code.AUDIT_READ
+            | Code.AUDIT_REFUSED
+            | Code.LOG_PRUNED
+            | Code.KEYS_CHANGED
             | None
         ):
             return clip(scene.name.replace("_", " "), WORD)
