@@ -138,8 +138,6 @@ REQUIREMENTS: dict[str, str] = {
 }
 
 PENDING: dict[int, tuple[str, ...]] = {
-    # Trust
-    5: ("A06",),
     # The whole MCP surface
     6: ("M01", "M02", "M04", "M05", "M06", "M07"),
     # PostgreSQL and many machines

@@ -8,7 +8,7 @@ import json
 import shutil
 import sqlite3
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -16,6 +16,19 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from tests.storage.auditing import (
+    SECRET,
+    Attack,
+    attacked,
+    checked,
+    copied,
+    exported,
+    note,
+    notes,
+    rechained,
+    rows_of,
+    signed,
+)
 from tests.storage.house import LOST, House
 from tests.support import FixedRandom, ManualClock
 
@@ -25,46 +38,8 @@ from forbear.storage.audit import Code
 from forbear.storage.database import Database
 from forbear.storage.errors import LogUnreadable, StoreUnavailable
 from forbear.storage.store import Store
-from forbear.storage.verifying import Head, Report
 
 ROWS = 250
-SECRET = "the-canary-of-this-test"
-
-
-def note(house: House, code: Code = Code.PAUSED, operation_id: str | None = None) -> None:
-    """One more row."""
-    body = {"target": SECRET, "by": {"operator": "ada"}}
-    at = house.clock.now().wall
-    house.write(partial(audit.append, operation_id=operation_id, at=at, code=code, body=body))
-
-
-def notes(house: House, count: int) -> None:
-    """Many more rows, in one transaction."""
-
-    def write(connection: sa.Connection) -> None:
-        for _ in range(count):
-            audit.append(connection, None, house.clock.now().wall, Code.PAUSED, {"target": SECRET})
-
-    house.write(write)
-
-
-def rows_of(house: House) -> int:
-    return int(house.sql("SELECT count(*) FROM events")[0][0])
-
-
-def signed(house: House) -> list[int]:
-    """The rows that checkpoints are over."""
-    return [row[0] for row in house.sql("SELECT sequence FROM checkpoints ORDER BY number")]
-
-
-def checked(path: Path, expected: Head | None = None) -> Report:
-    with verifying.read(path) as evidence:
-        return verifying.verify(evidence, expected)
-
-
-def copied(house: House, path: Path) -> Path:
-    house.sql("VACUUM INTO ?", str(path))
-    return path
 
 
 @pytest.fixture(scope="module")
@@ -191,38 +166,7 @@ def test_what_is_undone_leaves_no_row(house: House) -> None:
 
 # --- attacks on a copy ----------------------------------------------------------------------
 
-Attack = Callable[[sqlite3.Connection], object]
 _COLUMNS = "sequence, operation_id, header, body, previous, hash, sealed"
-
-
-def attacked(history: Path, attack: Attack) -> Path:
-    """A copy on which somebody who can write the file, and has no key, did something."""
-    path = history.with_name("attacked.db")
-    shutil.copy(history, path)
-    with closing(sqlite3.connect(path)) as store, store:
-        guards = store.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'").fetchall()
-        for (name,) in guards:
-            store.execute(f"DROP TRIGGER {name}")
-        attack(store)
-    return path
-
-
-def rechained(store: sqlite3.Connection, begin: int) -> None:
-    """Compute the hashes anew from a row on: what anybody can do."""
-    found = store.execute("SELECT hash FROM events WHERE sequence = ?", (begin - 1,)).fetchone()
-    previous = found[0] if found else sealing.GENESIS
-    query = "SELECT sequence, header, sealed, operation_id FROM events WHERE sequence >= ?"
-    for sequence, header, sealed, operation_id in store.execute(query, (begin,)).fetchall():
-        told = json.loads(header)
-        if operation_id is not None:
-            told["operation"] = sealing.mark(previous, operation_id)
-        header = json.dumps(told, sort_keys=True, separators=(",", ":"))
-        whole = sealing.sealed_hash(previous, header, sealed)
-        store.execute(
-            "UPDATE events SET header = ?, previous = ?, hash = ? WHERE sequence = ?",
-            (header, previous, whole, sequence),
-        )
-        previous = whole
 
 
 def edits(column: str, value: str) -> Attack:
@@ -559,13 +503,6 @@ def test_plain_rows_stay_readable_and_the_chain_goes_on_from_them(
 
 
 # --- exports --------------------------------------------------------------------------------
-
-
-def exported(path: Path) -> Path:
-    target = path.with_suffix(".jsonl")
-    with verifying.read(path) as evidence:
-        target.write_text("".join(f"{line}\n" for line in verifying.lines(evidence)))
-    return target
 
 
 @pytest.mark.requirement("A05")

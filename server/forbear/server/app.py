@@ -19,6 +19,7 @@ from forbear.server.clock import SystemClock, SystemRandom
 from forbear.server.config import Settings
 from forbear.server.credentials import Credentials
 from forbear.server.feed import standard_input
+from forbear.server.keeping import places
 from forbear.server.notify import Herald
 from forbear.server.providers import Contracts
 from forbear.server.rounds import Rounds
@@ -65,6 +66,7 @@ def open_store(
         clock or SystemClock(),
         random or SystemRandom(),
         task_limits=settings.task,
+        places=places(settings),
     )
 
 

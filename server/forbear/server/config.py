@@ -16,6 +16,7 @@ from forbear.rules.notation import parse_duration
 from forbear.rules.taskbudget import USUAL, TaskLimits
 
 if TYPE_CHECKING:
+    from forbear.server.keeping import Access, References
     from forbear.server.proxy import Proxy
     from forbear.server.tables import Handover, Notify, Standing
 
@@ -24,11 +25,11 @@ DEFAULT_CONSOLE = "127.0.0.1:8377"
 
 KNOWN = (
     *("console", "console_url", "database_url", "log", "operator_token"),
-    *("handover", "notify", "proxy", "standing", "task"),
+    *("audit", "handover", "keys", "notify", "proxy", "standing", "task"),
 )
 """The keys of `config.toml`; in the environment each is FORBEAR_ and its name in capitals.
 
-The last five are tables, so they are in the file only, but for FORBEAR_NOTIFY_WEBHOOK and
+The last seven are tables, so they are in the file only, but for FORBEAR_NOTIFY_WEBHOOK and
 FORBEAR_NOTIFY_SECRET.
 """
 
@@ -55,6 +56,10 @@ class Settings:
     handover: tuple[Handover, ...] = ()
     proxy: Proxy | None = None
     """What leads out; None is the direct way, whatever the environment says of proxies."""
+    access: Access | None = None
+    """Who may look into the audit log; None: no `[audit]` says so."""
+    keys: References | None = None
+    """Where the keys of the audit log live; None: in the home."""
 
     @property
     def contracts(self) -> Path:
@@ -95,6 +100,7 @@ class Settings:
             log=_level(setting("log")),
             task=_task_limits(file.get("task", {}), home / "config.toml"),
             **_tables(file, environment, home / "config.toml"),
+            **_kept(file, home / "config.toml"),
         )
 
 
@@ -105,6 +111,28 @@ def _read(path: Path) -> Mapping[str, Any]:
         return {}
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise BadSettings(f"{path}: {error}") from error
+
+
+class _Keeping(TypedDict, total=False):
+    access: Access
+    keys: References
+
+
+def _kept(file: Mapping[str, Any], path: Path) -> _Keeping:
+    """`[audit]` and `[keys]`, which few homes have."""
+    found: _Keeping = {}
+    try:
+        if "audit" in file:
+            from forbear.server.keeping import read_access
+
+            found["access"] = read_access(file["audit"])
+        if "keys" in file:
+            from forbear.server.keeping import read_references
+
+            found["keys"] = read_references(file["keys"])
+    except ValueError as error:
+        raise BadSettings(f"{path}: {error}") from error
+    return found
 
 
 class _Tables(TypedDict, total=False):

@@ -23,6 +23,7 @@ from forbear.server.cli import (
     deciding,
     doctor,
     handover,
+    pruning,
     reading,
     serving,
     setup,
@@ -57,7 +58,7 @@ watching.register(app)
 console.register(app)
 contracts.register(app)
 brakes.register(app)
-audit.register(app)
+pruning.register(audit.register(app))
 backup.register(app)
 
 

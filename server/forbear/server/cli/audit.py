@@ -12,12 +12,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from forbear.server.cli.acting import by
 from forbear.server.cli.home import is_new, opened, operation, run, settings
 from forbear.server.cli.reading import AsJson
-from forbear.server.cli.terminal import Failure, Unread, at_a_terminal, remark, say, say_json
+from forbear.server.cli.terminal import Failure, Unread, remark, say, say_json
 
 if TYPE_CHECKING:
     from forbear.rules.model import AuditEvent
+    from forbear.server.config import Settings
+    from forbear.storage.audit import Code
     from forbear.storage.store import Store
     from forbear.storage.verifying import Evidence, Head, Report
 
@@ -25,13 +28,15 @@ _WIDTH = 200
 """Characters of a body that one line shows."""
 
 
-def register(app: typer.Typer) -> None:
+def register(app: typer.Typer) -> typer.Typer:
+    """Returns the group, for the commands that change the log."""
     group = typer.Typer(no_args_is_help=True, help="The sealed log of all that happened.")
     group.command()(verify)
     group.command()(head)
     group.command()(show)
     group.command()(export)
     app.add_typer(group, name="audit")
+    return group
 
 
 # --- verify, head ---------------------------------------------------------------------------
@@ -51,7 +56,8 @@ def verify(
     """Check that no row was changed, moved, added or removed: offline, with no key.
 
     Exit 1 if a row is broken; the first one is named. Rows after the last checkpoint, and a log
-    that was replaced as a whole, need --expect-head.
+    that was replaced as a whole, need --expect-head. Exit 1 too if that head lies in a part that
+    was pruned.
     """
     from forbear.storage.verifying import verify as follow
 
@@ -62,7 +68,7 @@ def verify(
         say_json(_verdict(report, expected))
     else:
         _tell(report, expected)
-    if report.broken is not None:
+    if report.broken is not None or not report.told:
         raise typer.Exit(1)
 
 
@@ -73,7 +79,7 @@ def head(path: Annotated[Path | None, typer.Argument(metavar="[PATH]")] = None) 
     with _evidence(path) as evidence, _progress(evidence) as tell:
         report = follow(evidence, tell=tell)
     if report.broken is not None:
-        raise Failure(f"{_named(report)} An anchor of a broken log proves nothing.", 1)
+        raise Failure(f"{named(report)} An anchor of a broken log proves nothing.", 1)
     say(str(report.head))
 
 
@@ -122,22 +128,36 @@ def _progress(evidence: Evidence) -> Iterator[Callable[[int], None]]:
 
 def _tell(report: Report, expected: Head | None) -> None:
     if report.broken is not None:
-        say(_named(report), "red")
+        say(named(report), "red")
         row = report.broken.row
-        if row is not None and row > 1:
-            say(f"Rows 1 to {row - 1} are whole.")
+        if row is not None and row > report.start + 1:
+            say(f"Rows {report.start + 1} to {row - 1} are whole.")
         return
-    rows = report.head.sequence
-    say(f"{report.head.log}: {rows} rows, each follows from the one before.", "green")
+    first, rows = report.start + 1, report.head.sequence
+    told = f"{rows} rows" if first == 1 else f"rows {first} to {rows}"
+    say(f"{report.head.log}: {told}, each follows from the one before.", "green")
+    if report.start:
+        say(f"Rows 1 to {report.start} were pruned; a signed row of the log says so.")
+    if report.keys > 1:
+        say(f"It had {report.keys} signing keys, each named under the one before.")
     if report.plain:
-        say(f"Rows 1 to {report.plain} are older than sealing: chained, and readable by anybody.")
-    if expected is not None:
+        say(
+            f"Rows {first} to {report.plain} are older than sealing: chained, and readable by "
+            "anybody."
+        )
+    if expected is not None and report.told:
         say(f"The head that you gave is row {expected.sequence} of it.")
+    elif expected is not None:
+        say(
+            f"The head that you gave is row {expected.sequence}, and that was pruned: give it with "
+            "the export that was made before.",
+            "yellow",
+        )
     say(_signed(report))
     say(f"head {report.head}")
 
 
-def _named(report: Report) -> str:
+def named(report: Report) -> str:
     assert report.broken is not None
     broken = report.broken
     return f"BROKEN: {'' if broken.row is None else f'row {broken.row} '}{broken.why}."
@@ -157,13 +177,16 @@ def _signed(report: Report) -> str:
 def _verdict(report: Report, expected: Head | None) -> dict[str, Any]:
     broken = report.broken
     return {
-        "ok": broken is None,
+        "ok": broken is None and report.told,
         "log": report.head.log,
         "rows": report.head.sequence,
         "head": str(report.head),
+        "pruned_rows": report.start,
         "signed_rows": report.signed,
+        "signing_keys": report.keys,
         "plain_rows": report.plain,
         "expected_head": None if expected is None else str(expected),
+        "expected_head_pruned": not report.told,
         "broken": None if broken is None else {"row": broken.row, "why": broken.why},
     }
 
@@ -189,13 +212,15 @@ def show(
     if code is not None and code not in set(Code):
         raise Failure(f"There is no code {code!r}; there are {', '.join(Code)}.")
 
+    home = settings()
+
     async def shown(store: Store) -> None:
         from forbear.server.clock import SystemClock
 
         op_id = None if of is None else (await operation(store, of)).id
-        begin = None if since is None else _moment(since, SystemClock().now().wall)
+        begin = None if since is None else moment("--since", since, SystemClock().now().wall)
         asked = {"operation_asked": op_id, "code": code, "since": since, "limit": limit}
-        await _record(store, "show", asked)
+        await _let_in(home, store, "show", asked)
         found = await store.read.trail(operation_id=op_id, code=code, since=begin, limit=limit)
         if as_json:
             say_json({"events": [_in_full(event) for event in found]})
@@ -206,7 +231,7 @@ def show(
                 say("No such event.")
         remark("That you looked is in the audit log.")
 
-    _with_store(shown)
+    with_store(shown)
 
 
 def export(
@@ -221,23 +246,32 @@ def export(
     to = "output" if path == "-" else str(target.absolute())
 
     async def recorded(store: Store) -> None:
-        await _record(store, "export", {"to": to})
+        await _let_in(home, store, "export", {"to": to})
 
-    _with_store(recorded)
+    with_store(recorded)
+    if path == "-":
+        from forbear.storage.verifying import lines, read
+
+        with read(home.home / "forbear.db", live=True) as evidence:
+            for line in lines(evidence):
+                _put(line)
+        return
+    write_export(home, target)
+    remark(f"Check it anywhere with: forbear audit verify {path}")
+
+
+def write_export(home: Settings, target: Path) -> None:
     from forbear.storage.verifying import lines, read
 
     with read(home.home / "forbear.db", live=True) as evidence:
-        if path == "-":
-            for line in lines(evidence):
-                _put(line)
-            return
         try:
             descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+                file.writelines(f"{line}\n" for line in lines(evidence))
+                file.flush()
+                os.fsync(file.fileno())
         except OSError as error:
-            raise Failure(f"{path} cannot be written: {error.strerror}.", 1) from error
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.writelines(f"{line}\n" for line in lines(evidence))
-    remark(f"Check it anywhere with: forbear audit verify {path}")
+            raise Failure(f"{target} cannot be written: {error.strerror}.", 1) from error
 
 
 def _put(line: str) -> None:
@@ -247,7 +281,7 @@ def _put(line: str) -> None:
         raise Unread from error
 
 
-def _with_store(command: Callable[[Store], Any]) -> None:
+def with_store(command: Callable[[Store], Any]) -> None:
     home = settings()
     if is_new(home):
         raise Failure(f"Nothing was stored in {home.home} yet, so there is no audit log.")
@@ -259,34 +293,52 @@ def _with_store(command: Callable[[Store], Any]) -> None:
     run(whole)
 
 
-async def _record(store: Store, how: str, asked: dict[str, Any]) -> None:
-    """Say in the log that it is looked into, before anything of it is seen."""
+async def _let_in(home: Settings, store: Store, how: str, asked: dict[str, Any]) -> None:
+    """Say in the log that it is looked into, before anything of it is seen, or that somebody was
+    not let in."""
+    from forbear.storage.audit import Code
+
+    wrong = await objection(home, store, how, asked)
+    if wrong is not None:
+        raise Failure(wrong, 1)
+    await _record(store, Code.AUDIT_READ, how, asked)
+
+
+async def objection(home: Settings, store: Store, how: str, asked: dict[str, Any]) -> str | None:
+    from forbear.server import keeping
+    from forbear.storage.audit import Code
+
+    wrong = keeping.objection(home, store.path, store.key, how)
+    if wrong is not None:
+        await _record(store, Code.AUDIT_REFUSED, how, asked)
+    return wrong
+
+
+async def _record(store: Store, code: Code, how: str, asked: dict[str, Any]) -> None:
     from forbear.server.clock import SystemClock
-    from forbear.server.operator import signature
     from forbear.storage import audit
 
-    by = signature(store.path, "terminal" if at_a_terminal() else "command line")
     stated = {name: value for name, value in asked.items() if value is not None}
     look = partial(
         audit.append,
         operation_id=None,
         at=SystemClock().now().wall,
-        code=audit.Code.AUDIT_READ,
-        body={**by, "how": how, **stated},
+        code=code,
+        body={**by(store.path), "how": how, **stated},
     )
     await store.write(look)
 
 
-def _moment(text: str, now: int) -> int:
+def moment(option: str, text: str, now: int) -> int:
     from forbear.rules.notation import parse_duration
     from forbear.rules.timing import read_rfc3339
 
     try:
         return now - parse_duration(text)
     except ValueError:
-        then = read_rfc3339(text)
+        then = read_rfc3339(f"{text}T00:00:00Z" if len(text) == len("2026-11-30") else text)
     if then is None:
-        raise Failure(f"--since {text!r} is no time; write 2h (ago) or 2026-11-30T14:30:00Z.")
+        raise Failure(f"{option} {text!r} is no time; write 2h (ago) or 2026-11-30T14:30:00Z.")
     return then
 
 
@@ -299,6 +351,7 @@ def _in_full(event: AuditEvent) -> dict[str, Any]:
         "code": event.code,
         "operation_id": event.operation_id or None,
         "body": dict(event.body),
+        **({} if event.unreadable is None else {"unreadable": event.unreadable}),
     }
 
 
@@ -308,6 +361,7 @@ def _line(event: AuditEvent) -> str:
     from forbear.tools.times import rfc3339
     from forbear.tools.untrusted import clip
 
-    told = clip(json.dumps(dict(event.body), ensure_ascii=False), _WIDTH)
+    body = json.dumps(dict(event.body), ensure_ascii=False)
+    told = clip(body if event.unreadable is None else f"({event.unreadable})", _WIDTH)
     where = f" {event.operation_id}" if event.operation_id else ""
     return f"{event.sequence:>6}  {rfc3339(event.at)}  {event.code}{where}  {told}"

@@ -52,9 +52,12 @@ def is_new(home: Settings) -> bool:
 async def opened(home: Settings) -> AsyncIterator[Store]:
     """The store for reading and deciding, without anything that sends."""
     from forbear.server.clock import SystemClock, SystemRandom
+    from forbear.server.keeping import places
     from forbear.storage.store import Store
 
-    store = Store(home.home, SystemClock(), SystemRandom(), task_limits=home.task)
+    store = Store(
+        home.home, SystemClock(), SystemRandom(), task_limits=home.task, places=places(home)
+    )
     try:
         yield store
     finally:
