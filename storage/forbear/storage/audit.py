@@ -178,7 +178,9 @@ def append(
     head = connection.execute(_HEAD).first()
     previous = GENESIS if head is None else head.hash
     sequence = 1 if head is None else head.sequence + 1
-    current = None if head is None or head.number is None else Epoch(*head[4:])
+    current = None
+    if head is not None and head.number is not None:
+        current = Epoch(head.number, head.wrapped_key, head.since, head.first)
     if current is None or current.is_over(at, sequence):
         current = begin_epoch(connection, at)
     row = log.seal(current, previous, sequence, at, code, operation_id, body, start)
