@@ -11,7 +11,7 @@ import hashlib
 import sqlite3
 from collections.abc import Callable, Mapping
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import sqlalchemy as sa
@@ -124,16 +124,17 @@ def _found(connection: Connection, places: Places, name: Name, store: str) -> by
     raise StoreUnavailable(f"{told}; {_WITHOUT[name]}")
 
 
-_STILL = (
-    "`forbear audit verify` still checks the log, and `forbear keys show` says what there is. "
-    "If you have a key backup: `forbear keys restore FILE`"
-)
+_RESTORE = "`forbear keys restore FILE` if there is a key backup; `forbear keys show` tells more"
 _WITHOUT = {
     Name.SEALING: (
-        f"without this key nothing sealed can be read or written. {_STILL}; "
-        "if it is lost for good: `forbear keys replace sealing --lost --yes`"
+        "without this key nothing sealed can be read or written, and `forbear audit verify` still "
+        f"checks the log -> {_RESTORE}; if it is lost for good, "
+        "`forbear keys replace sealing --lost --yes` goes on with a new one"
     ),
-    Name.SIGNING: f"without this key the audit log cannot go on. {_STILL}",
+    Name.SIGNING: (
+        "without this key the audit log cannot go on, and `forbear audit verify` still checks it "
+        f"-> {_RESTORE}"
+    ),
 }
 
 
@@ -243,6 +244,8 @@ class Survey:
     """How many there were in all."""
     keys: tuple[KeyState, ...]
     epochs: tuple[EpochState, ...]
+    values: Mapping[Name, bytes] = field(repr=False)
+    """Those in use, for a backup."""
 
 
 def survey(path: Path, places: Places) -> Survey:
@@ -252,7 +255,10 @@ def survey(path: Path, places: Places) -> Survey:
         StoreUnavailable: the file cannot be read, or has no log yet.
     """
     try:
-        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as store:
+        # A store that nobody has open is read without leaving anything beside it.
+        aside = path.with_name(path.name + "-wal")
+        how = "mode=ro" if aside.exists() else "mode=ro&immutable=1"
+        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?{how}", uri=True)) as store:
             first = store.execute("SELECT public_key FROM audit_logs").fetchone()
             changes = store.execute(
                 "SELECT next_key FROM checkpoints WHERE next_key IS NOT NULL ORDER BY number"
@@ -277,7 +283,8 @@ def survey(path: Path, places: Places) -> Survey:
         return all(unwrap(key, one) is not None for one in wrapped)
 
     sealing, key = _state(places, Name.SEALING, opens)
-    signing, _ = _state(places, Name.SIGNING, lambda one: public_key(one) == public)
+    signing, sign = _state(places, Name.SIGNING, lambda one: public_key(one) == public)
+    found = {Name.SEALING: key, Name.SIGNING: sign}
     return Survey(
         log_id(first[0]),
         public,
@@ -287,6 +294,7 @@ def survey(path: Path, places: Places) -> Survey:
             EpochState(number, since, row, key is not None and unwrap(key, one) is not None)
             for number, since, row, one in epochs
         ),
+        {name: one for name, one in found.items() if one is not None},
     )
 
 

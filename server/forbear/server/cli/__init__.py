@@ -23,6 +23,7 @@ from forbear.server.cli import (
     deciding,
     doctor,
     handover,
+    keys,
     pruning,
     reading,
     serving,
@@ -59,6 +60,7 @@ console.register(app)
 contracts.register(app)
 brakes.register(app)
 pruning.register(audit.register(app))
+keys.register(app)
 backup.register(app)
 
 

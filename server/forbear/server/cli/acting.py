@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from forbear.server.config import Settings
-    from forbear.storage.store import Store
 
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what it would do.")]
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask (needs the token).")]
@@ -28,7 +27,7 @@ def by(path: Path) -> dict[str, object]:
 
 
 def be_sure(
-    home: Settings, store: Store, question: str, what: str, nothing: str, *, yes: bool
+    home: Settings, store_key: bytes, question: str, what: str, nothing: str, *, yes: bool
 ) -> None:
     """Return if a person at a terminal says yes, or a program has the operator token.
 
@@ -39,7 +38,7 @@ def be_sure(
     if at_a_terminal():
         if not yes and not confirmed(question, nothing):
             raise Failure(nothing, 1)
-    elif not yes or operator.objection(home, store.key) is not None:
+    elif not yes or operator.objection(home, store_key) is not None:
         raise Failure(
             f"Without a terminal, {what} needs the operator token: set {operator.VARIABLE} and add "
             f"--yes, or do it at a terminal. {nothing}"

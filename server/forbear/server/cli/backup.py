@@ -69,6 +69,7 @@ async def _made(home: Settings, target: Path) -> Copied:
                 _copy_file(home.home / "config.toml", draft / "config.toml")
             if (draft / "keys" / "store.key").read_text("ascii").encode() != store.key:
                 raise Failure("The key of the store changed meanwhile. Try again.", 1)
+            _opens(home, draft)
             draft.rename(target)
         except OSError as error:
             raise Failure(
@@ -77,6 +78,18 @@ async def _made(home: Settings, target: Path) -> Copied:
         finally:
             shutil.rmtree(draft, ignore_errors=True)
     return copied
+
+
+def _opens(home: Settings, draft: Path) -> None:
+    """The keys beside a copy are those that it was wrapped with; a rotation may come between."""
+    from forbear.server.keeping import places
+    from forbear.storage.keyfiles import Places
+    from forbear.storage.rekeying import survey
+
+    elsewhere = places(home)
+    for one in survey(draft / "forbear.db", Places(draft / "keys")).keys:
+        if one.state != "in use" and not elsewhere.is_elsewhere(one.name):
+            raise Failure(f"The {one.name} key changed meanwhile. Try again.", 1)
 
 
 def _copy_folder(source: Path, target: Path) -> None:

@@ -129,6 +129,7 @@ async def _examined(home: Settings) -> list[Finding]:
     async with opened(home) as store:
         return [
             *_store(store),
+            _log(home, store),
             *await _contracts(home, store),
             *await _layers(home, store),
             await _processes(store),
@@ -145,6 +146,18 @@ def _store(store: Store) -> list[Finding]:
         Finding("store", f"{store.path}, schema {GENERATION}"),
         Finding("SQLite", sqlite_version()),
     ]
+
+
+def _log(home: Settings, store: Store) -> Finding:
+    """The keys of the audit log: they fit, or the store would not be open."""
+    from forbear.server.keeping import places
+    from forbear.storage.rekeying import survey
+
+    told = survey(store.path, places(home))
+    where = ", ".join(f"{one.name} in {one.where}" for one in told.keys)
+    closed = [str(one.number) for one in told.epochs if not one.readable]
+    note = f"; the key of epoch {', '.join(closed)} was lost" if closed else ""
+    return Finding("keys of the audit log", f"{where}{note}", None if closed else True)
 
 
 async def _contracts(home: Settings, store: Store) -> list[Finding]:

@@ -72,7 +72,7 @@ def prune(
             raise Failure(
                 "These rows would be gone for good. Add --export FILE to keep them, or --yes."
             )
-        be_sure(home, store, "Delete them?", "prune", "Nothing was deleted.", yes=yes)
+        be_sure(home, store.key, "Delete them?", "prune", "Nothing was deleted.", yes=yes)
         if to is not None:
             write_export(home, to)
             head = _whole(home, to)
