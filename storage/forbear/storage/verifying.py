@@ -277,12 +277,8 @@ class _Chain:
         self._public = follower
 
     def _begins_after(self, made: Checkpoint) -> None:
-        """A checkpoint before any row: the one that the log begins at, or, before that, one that
-        names another key."""
-        before = self._start
-        if before is not None and (before.next_key is None or made.number <= before.number):
-            told = f"checkpoint {made.number} signed {made.sequence} rows"
-            raise _Break(self.last + 1, f"is missing: {told}")
+        """A checkpoint before any row: the last one is where the log begins, those before it were
+        kept since they name a key. That it may begin there, a later row must say."""
         self._start = made
         self.last, self._head = made.sequence, made.hash
         self._meets(made.sequence, made.hash)
