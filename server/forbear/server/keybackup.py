@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 
 from cryptography.exceptions import InvalidTag
@@ -14,27 +13,22 @@ FORMAT = "forbear keys 1"
 SHORTEST = 12
 """Characters of a passphrase at the least."""
 _COST = 2**15
-_SALT = 16
-_NONCE = 12
+_NONCE = bytes(12)
+"""Always the same: the salt makes a key that seals once."""
 
 
 class NoBackup(ValueError):
     """The file is no backup of keys, or the passphrase is another one."""
 
 
-def sealed(keys: Mapping[str, str], log: str, passphrase: str) -> str:
-    """The text of a backup: `log` can be read by anybody, the keys only with the passphrase."""
-    salt, nonce = os.urandom(_SALT), os.urandom(_NONCE)
-    text = AESGCM(_derived(passphrase, salt)).encrypt(
-        nonce, json.dumps(dict(keys)).encode(), _bound(log)
-    )
-    told = {
-        "format": FORMAT,
-        "log": log,
-        "salt": salt.hex(),
-        "nonce": nonce.hex(),
-        "sealed": text.hex(),
-    }
+def sealed(keys: Mapping[str, str], log: str, passphrase: str, salt: str) -> str:
+    """The text of a backup: `log` can be read by anybody, the keys only with the passphrase.
+
+    `salt` is random, and never used twice.
+    """
+    key = _derived(passphrase, salt)
+    text = AESGCM(key).encrypt(_NONCE, json.dumps(dict(keys)).encode(), _bound(log))
+    told = {"format": FORMAT, "log": log, "salt": salt, "sealed": text.hex()}
     return json.dumps(told, indent=2) + "\n"
 
 
@@ -46,22 +40,22 @@ def opened(text: str, passphrase: str) -> tuple[str, dict[str, str]]:
     """
     try:
         told = json.loads(text)
-        log, nonce, body = told["log"], bytes.fromhex(told["nonce"]), bytes.fromhex(told["sealed"])
+        log, body = told["log"], bytes.fromhex(told["sealed"])
         if told["format"] != FORMAT:
             raise NoBackup(f"its format is {told['format']!r}, and this program knows {FORMAT!r}")
-        key = _derived(passphrase, bytes.fromhex(told["salt"]))
-        keys = json.loads(AESGCM(key).decrypt(nonce, body, _bound(log)))
+        key = _derived(passphrase, told["salt"])
+        keys = json.loads(AESGCM(key).decrypt(_NONCE, body, _bound(log)))
     except InvalidTag as error:
         raise NoBackup("the passphrase is another one, or the file was changed") from error
     except NoBackup:
         raise
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise NoBackup("it is no backup of keys") from error
     return str(log), {str(name): str(value) for name, value in keys.items()}
 
 
-def _derived(passphrase: str, salt: bytes) -> bytes:
-    return Scrypt(salt=salt, length=32, n=_COST, r=8, p=1).derive(passphrase.encode())
+def _derived(passphrase: str, salt: str) -> bytes:
+    return Scrypt(salt=salt.encode(), length=32, n=_COST, r=8, p=1).derive(passphrase.encode())
 
 
 def _bound(log: object) -> bytes:

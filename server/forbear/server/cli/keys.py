@@ -238,6 +238,7 @@ def backup(
 ) -> None:
     """Write the keys in use into one file, sealed with a passphrase."""
     from forbear.server import keybackup
+    from forbear.server.clock import SystemRandom
     from forbear.storage.keyfiles import create
 
     home = _used()
@@ -251,7 +252,8 @@ def backup(
         raise Failure(f"{path} is there already, and a backup overwrites nothing.")
     passphrase = _passphrase(passphrase_env, passphrase_file, new=True)
     keys = {str(name): value.hex() for name, value in told.values.items()}
-    text = keybackup.sealed(keys | {_STORE_KEY: key.decode()}, told.log, passphrase)
+    salt = SystemRandom().token(32)
+    text = keybackup.sealed(keys | {_STORE_KEY: key.decode()}, told.log, passphrase, salt)
     try:
         if not create(path.absolute(), text):
             raise Failure(f"{path} is there already, and a backup overwrites nothing.")
