@@ -21,7 +21,7 @@ sys.path[:0] = [str(ROOT / layer) for layer in ("rules", "storage", "tools", "se
 
 from forbear.storage import audit, sealing, verifying  # noqa: E402
 from forbear.storage.database import Database  # noqa: E402
-from forbear.storage.rows import compact  # noqa: E402
+from forbear.storage.sealing import compact  # noqa: E402
 
 
 def micros(work: Callable[[int], object], times: int) -> float:

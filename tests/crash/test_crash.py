@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import signal
@@ -11,6 +10,7 @@ from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 import pytest
+import sqlalchemy as sa
 from tests.crash.nursery import (
     AFTER_ANSWER,
     AFTER_OUTCOME,
@@ -20,8 +20,10 @@ from tests.crash.nursery import (
 )
 from tests.crash.world import COUNTERS, Nursery, World, fast, nursed, stopped
 from tests.crash.world import world as world_with
+from tests.opened import opened
 
 from forbear.server.fake import Answer
+from forbear.storage.schema import attempts, operations
 
 pytestmark = pytest.mark.anyio
 
@@ -294,7 +296,8 @@ async def test_a_read_that_is_killed_at_a_page_has_every_page_once(
 
         assert [one.query.get("cursor") for one in on.provider.arrivals] == asked
         operation = on.operation()
-        result = json.loads(operation["result"])
+        [stored] = opened(on.home, sa.select(operations.c.result))
+        result = stored["result"]
         assert (operation["state"], result["inline"]) == ("succeeded", [1, 2, 3, 4, 5])
         assert (result["pages"], result["truncated"]) == (3, False)
         assert all(on.counters()[name] >= count for name, count in before.items())
@@ -322,7 +325,7 @@ async def test_a_process_that_stops_before_its_first_byte_sends_nothing_when_it_
         assert on.operation()["state"] == "escalated"
         os.kill(frozen, signal.SIGCONT)
         await on.until(lambda: on.rows("SELECT 1 FROM attempts WHERE late"))
-        (attempt,) = on.rows("SELECT outcome, note FROM attempts")
+        (attempt,) = opened(on.home, sa.select(attempts.c.outcome, attempts.c.note))
         assert attempt["outcome"] == "not_sent"
         assert re.search("time to send", attempt["note"])
         after = on.operation()

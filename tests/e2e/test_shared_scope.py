@@ -11,6 +11,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+import sqlalchemy as sa
 from mcp import Client
 from tests.crash.nursery import BEFORE_FIRST_BYTE
 from tests.crash.world import Nursery, World, fast, nursed, stopped, world
@@ -29,8 +30,10 @@ from tests.e2e.harness import (
     stage,
     stdio,
 )
+from tests.opened import opened
 
 from forbear.server.fake import Answer, FakeProvider
+from forbear.storage.schema import attempts, operations
 
 pytestmark = pytest.mark.anyio
 
@@ -194,7 +197,7 @@ async def test_cl_01_a_write_that_comes_late_is_not_sent_and_is_done_once_or_ask
         await on.until(lambda: on.rows("SELECT 1 FROM attempts WHERE late AND step = 'send'"))
         await on.at_rest(len(on.rows("SELECT id FROM operations")))
 
-        (late,) = on.rows(f"SELECT outcome, note FROM attempts WHERE late AND {_OF_WRITE}")
+        (late,) = opened(on.home, _LATE)
         assert late["outcome"] == "not_sent"
         assert "time to send" in late["note"]
         after = _write(on)
@@ -204,7 +207,11 @@ async def test_cl_01_a_write_that_comes_late_is_not_sent_and_is_done_once_or_ask
         assert "Traceback" not in on.logs(), on.logs()
 
 
-_OF_WRITE = "operation_id = (SELECT id FROM operations WHERE action = 'transfer')"
+_LATE = (
+    sa.select(attempts.c.outcome, attempts.c.note)
+    .join(operations)
+    .where(attempts.c.late, operations.c.action == "transfer")
+)
 
 
 def _write(on: World) -> Data:

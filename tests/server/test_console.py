@@ -21,6 +21,8 @@ from pathlib import Path
 
 import httpx
 import pytest
+import sqlalchemy as sa
+from tests.opened import rewrite
 from tests.server.test_tables import STANDING
 from tests.support import ManualClock
 from tests.tools.driving import CONTRACT, Driver, driver
@@ -40,6 +42,7 @@ from forbear.server.console.site import build
 from forbear.server.tables import Standing, read_standing
 from forbear.storage.beacon import Beacon, served_at
 from forbear.storage.liveness import Liveness
+from forbear.storage.schema import cases, operations
 from forbear.tools.wishes import BadWish
 
 pytestmark = pytest.mark.anyio
@@ -431,13 +434,14 @@ def _all_of(home: Path) -> tuple[list[object], dict[str, bytes]]:
 async def test_text_of_others_is_inert_on_every_page(tmp_path: Path) -> None:
     async with console(tmp_path / "home", hostile) as here:
         # The rules make most of it harmless before it is stored; the pages do not rely on that.
-        with closing(sqlite3.connect(tmp_path / "home" / "forbear.db")) as store, store:
-            bad = f"{EVIL}{HIDDEN}"
-            for column in ("label", "purpose", "provider_state", "provider_job"):
-                store.execute(f"UPDATE operations SET {column} = ?", [bad])
-            options = [{"id": "hold", "label": bad, "effect": bad, "parameters": {"until": bad}}]
-            store.execute("UPDATE cases SET text = text || ?", [f"\nShared: {bad}"])
-            store.execute("UPDATE cases SET options = ?", [json.dumps(options)])
+        home, bad = tmp_path / "home", f"{EVIL}{HIDDEN}"
+        names = ("label", "purpose", "provider_state", "provider_job")
+        rewrite(home, sa.update(operations).values(dict.fromkeys(names, bad)))
+        [case] = await here.app.store.read.open_cases()
+        options = [{"id": "hold", "label": bad, "effect": bad, "parameters": {"until": bad}}]
+        text = f"{case.text}\nShared: {bad}"
+        rewrite(home, sa.update(cases).values(text=text, options=options))
+        with closing(sqlite3.connect(home / "forbear.db")) as store, store:
             by = json.dumps({"operator": bad})
             store.execute("INSERT INTO pauses VALUES (?, 1, ?)", [bad, by])
         browser = await here.signed_in()
@@ -542,10 +546,8 @@ async def test_a_form_of_an_earlier_revision_shows_the_case_as_it_is_now(tmp_pat
         case = await here.open_case()
         page = f"/escalations/{case.id}"
         form = forms(await browser.get(page))["extend"]
-        with closing(sqlite3.connect(tmp_path / "home" / "forbear.db")) as store, store:
-            store.execute(
-                "UPDATE cases SET revision = revision + 1, text = text || '\nShared: new'"
-            )
+        text = f"{case.text}\nShared: new"
+        rewrite(tmp_path / "home", sa.update(cases).values(revision=case.revision + 1, text=text))
         stale = await browser.post(page, data=form)
         assert stale.status_code == 409
         assert "changed since it was shown" in stale.text

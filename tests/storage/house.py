@@ -373,17 +373,18 @@ class House:
         assert found is not None
         return found
 
-    def _rows(self, query: sa.Select[*tuple[Any, ...]]) -> list[sa.RowMapping]:
+    def rows(self, query: sa.Select[*tuple[Any, ...]]) -> list[sa.RowMapping]:
+        """What is stored, unsealed."""
         with self.database.writer.connect() as connection:
             return list(connection.execute(query).mappings())
 
     def all(self) -> list[Operation]:
-        return [rows.operation(row) for row in self._rows(sa.select(operations))]
+        return [rows.operation(row) for row in self.rows(sa.select(operations))]
 
     def attempts(self, op: Operation | str) -> list[Attempt]:
         operation_id = op if isinstance(op, str) else op.id
         query = sa.select(attempts).where(attempts.c.operation_id == operation_id)
-        return [rows.attempt(row) for row in self._rows(query.order_by(attempts.c.number))]
+        return [rows.attempt(row) for row in self.rows(query.order_by(attempts.c.number))]
 
     def case(self, op: Operation | str) -> Case | None:
         """The open case."""
@@ -394,20 +395,20 @@ class House:
     def cases(self, op: Operation | str) -> list[Case]:
         operation_id = op if isinstance(op, str) else op.id
         query = sa.select(cases).where(cases.c.operation_id == operation_id)
-        return [rows.case(row) for row in self._rows(query.order_by(cases.c.number))]
+        return [rows.case(row) for row in self.rows(query.order_by(cases.c.number))]
 
     def events(self, op: Operation | str) -> list[AuditEvent]:
         operation_id = op if isinstance(op, str) else op.id
         query = audit.TOLD.where(events.c.operation_id == operation_id)
         return [
             audit.event(row, self.database.log)
-            for row in self._rows(query.order_by(events.c.sequence))
+            for row in self.rows(query.order_by(events.c.sequence))
         ]
 
     def trail(self) -> list[AuditEvent]:
         """All events of the store."""
         query = audit.TOLD.order_by(events.c.sequence)
-        return [audit.event(row, self.database.log) for row in self._rows(query)]
+        return [audit.event(row, self.database.log) for row in self.rows(query)]
 
     def codes(self, op: Operation | str) -> list[str]:
         return [event.code for event in self.events(op)]

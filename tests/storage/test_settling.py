@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+import sqlalchemy as sa
 from tests.storage.house import (
     ACCEPTED,
     BUSY,
@@ -24,6 +25,7 @@ from tests.storage.house import (
 
 from forbear.rules.model import Certainty, DelaySource, Kind, Notice, Option, Reason, State
 from forbear.storage.reserving import Reserved
+from forbear.storage.schema import attempts
 
 LEASE = 45_000
 
@@ -36,8 +38,8 @@ def test_the_terminal_answer_is_stored_with_the_state_that_it_makes(house: House
     attempt = house.attempts(op)[-1]
     assert (attempt.outcome, attempt.status, attempt.certainty) == ("answered", 200, "applied")
     assert (after.next_at, after.lease_owner) == (None, None)
-    stored = house.sql("SELECT body FROM attempts WHERE id = ?", attempt.id)
-    assert json.loads(stored[0][0])["state"] == "done"
+    [stored] = house.rows(sa.select(attempts.c.body).where(attempts.c.id == attempt.id))
+    assert json.loads(stored["body"])["state"] == "done"
 
 
 @pytest.mark.requirement("D01")

@@ -21,10 +21,11 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.pool import StaticPool
 
-from forbear.storage import rekeying, schema
+from forbear.storage import encrypting, rekeying, schema
 from forbear.storage.errors import StoreError, StoreTooNew, StoreUnavailable
 from forbear.storage.keyfiles import Places
-from forbear.storage.sealing import Log
+from forbear.storage.sealing import EpochKey, Log
+from forbear.storage.vault import Vault, unlock
 
 BUSY = 10_000
 """SQLite's own busy time-out, ms: a second line behind the lock file."""
@@ -87,6 +88,9 @@ class Database:
                 with self.writer.connect() as connection:
                     found = places or Places(path.parent / "keys")
                     self.log = opening(connection, found, path.name)
+                    encrypting.encrypt(connection, self.log)
+            vault = Vault(self._data_keys)
+            unlock(self.writer.dialect, vault)
             self.writer = self.writer.execution_options(audit=self.log)
             self._watch = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
         except (OSError, sqlite3.Error, DBAPIError, CommandError, StoreError) as error:
@@ -98,6 +102,7 @@ class Database:
             fix = " -> make it writable to this user" if shut else ""
             raise StoreUnavailable(f"{path}: {said(error)}{fix}") from error
         self.readers = self._reading_engine()
+        unlock(self.readers.dialect, vault)
         self._seen_version = self._data_version()
 
     def _writing_engine(self) -> Engine:
@@ -144,6 +149,12 @@ class Database:
             [(busy, _, _)] = store.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
         if busy:
             raise StoreUnavailable(f"{self.path} is being read")
+
+    def _data_keys(self) -> dict[int, EpochKey]:
+        with closing(sqlite3.connect(self.path, timeout=BUSY / 1_000)) as connection:
+            rows = connection.execute("SELECT number, wrapped_key FROM data_keys").fetchall()
+        found = {number: self.log.unwrapped(wrapped) for number, wrapped in rows}
+        return {number: EpochKey(key) for number, key in found.items() if key is not None}
 
     def changed_elsewhere(self) -> bool:
         """Whether another connection committed since the last call; a few microseconds.

@@ -37,10 +37,9 @@ _INACTIVE: sa.ColumnElement[int] = sa.case(
     (operations.c.state.in_([str(state) for state in State if state in FINAL]), 1), else_=0
 )
 
-_SEARCHED = (
-    *(operations.c.id, operations.c.label, operations.c.purpose, operations.c.action),
-    *(operations.c.key, operations.c.provider_job),
-)
+_SEARCHED = ("id", "label", "purpose", "action", "key", "provider_job")
+_PAGE = 500
+"""Operations that a search for a text reads at a time: most of what it looks at is sealed."""
 
 _DIGITS = 18
 """Digits of a number that a column surely holds; no longer one is the number of anything."""
@@ -77,6 +76,19 @@ class Exchange:
     body: bytes
 
 
+def _behind(after: tuple[int, int] | None) -> sa.ColumnElement[bool]:
+    """Operations behind the last that was seen, in the order of `Queries.find`."""
+    if after is None:
+        return sa.true()
+    rank, number = after
+    return sa.or_(rank < _INACTIVE, sa.and_(_INACTIVE.in_([rank]), operations.c.number < number))
+
+
+def _mentions(op: Operation, folded: str) -> bool:
+    texts: list[str | None] = [getattr(op, name) for name in _SEARCHED]
+    return any(text is not None and folded in text.casefold() for text in texts)
+
+
 class Queries(Readers):
     """What there is: operations, cases, events, scopes and processes.
 
@@ -111,7 +123,7 @@ class Queries(Readers):
     ) -> list[Operation]:
         """A page, active ones first, newest first; `after` is `(rank, number)` of the last seen.
 
-        `text` occurs in an id, a name or the agent's purpose, in any case of its ASCII letters.
+        `text` occurs in an id, a name or the agent's purpose, in any case of its letters.
         """
         query = sa.select(operations)
         if principal is not None:
@@ -123,20 +135,21 @@ class Queries(Readers):
         if task is not None:
             mine = sa.select(tasks.c.operation_id).where(tasks.c.task == task)
             query = query.where(operations.c.id.in_(mine))
-        if text is not None:
-            query = query.where(
-                sa.or_(*(column.icontains(text, autoescape=True) for column in _SEARCHED))
-            )
-        if after is not None:
-            rank, number = after
-            query = query.where(
-                sa.or_(
-                    rank < _INACTIVE,
-                    sa.and_(_INACTIVE.in_([rank]), operations.c.number < number),
-                )
-            )
-        query = query.order_by(_INACTIVE, operations.c.number.desc()).limit(limit)
-        return [rows.operation(row) for row in await self._rows(query)]
+        query = query.order_by(_INACTIVE, operations.c.number.desc())
+        if text is None:
+            first = query.where(_behind(after)).limit(limit)
+            return [rows.operation(row) for row in await self._rows(first)]
+        found: list[Operation] = []
+        while len(found) < limit:
+            page = [
+                rows.operation(row)
+                for row in await self._rows(query.where(_behind(after)).limit(_PAGE))
+            ]
+            found += [op for op in page if _mentions(op, text.casefold())]
+            if len(page) < _PAGE:
+                break
+            after = (int(page[-1].final), page[-1].number)
+        return found[:limit]
 
     async def due(self, now: int, limit: int = 50, *, without: Collection[str] = ()) -> list[Due]:
         """What is due, longest first. `without` are ids that the caller has in hand already."""

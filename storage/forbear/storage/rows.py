@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any, cast
@@ -115,8 +114,3 @@ def case(row: RowMapping) -> Case:
         announce_at=row["announce_at"],
         announced=row["announced"],
     )
-
-
-def compact(value: object) -> str:
-    """JSON on one line with sorted keys: the form whose hash is chained."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"))

@@ -25,8 +25,16 @@ from forbear.rules.model import (
     Trigger,
     WaitingFor,
 )
+from forbear.storage.vault import (
+    Sealed,
+    SealedJSON,
+    SealedList,
+    SealedObject,
+    SealedText,
+    SealedWord,
+)
 
-GENERATION = "0006"
+GENERATION = "0007"
 """The schema this program reads and writes: the newest migration."""
 
 metadata = sa.MetaData(
@@ -85,9 +93,9 @@ operations = sa.Table(
     sa.Column("kind", sa.Text, nullable=False),
     sa.Column("request_class", sa.Text, nullable=False),
     sa.Column("priority", sa.Text, nullable=False),
-    sa.Column("label", sa.Text),
-    sa.Column("purpose", sa.Text),
-    sa.Column("arguments", JSON, nullable=False),
+    sa.Column("label", SealedText("operations.label")),
+    sa.Column("purpose", SealedText("operations.purpose")),
+    sa.Column("arguments", SealedObject("operations.arguments"), nullable=False),
     sa.Column("intent", sa.Text, nullable=False),
     sa.Column("key", sa.Text),
     sa.Column("ref", sa.Text, nullable=False),
@@ -119,11 +127,11 @@ operations = sa.Table(
     sa.Column("observed_at", sa.BigInteger),
     sa.Column("parsed", sa.Integer, nullable=False, server_default="0"),
     sa.Column("provider_job", sa.Text),
-    sa.Column("provider_state", sa.Text),
+    sa.Column("provider_state", SealedText("operations.provider_state")),
     sa.Column("terminal_seen", sa.Boolean, nullable=False, server_default=sa.false()),
-    sa.Column("progress", sa.Text),
+    sa.Column("progress", SealedText("operations.progress")),
     sa.Column("progress_at", sa.BigInteger),
-    sa.Column("take", JSON, nullable=False),
+    sa.Column("take", SealedObject("operations.take"), nullable=False),
     sa.Column("certainty", sa.Text, nullable=False),
     sa.Column("http_status", sa.Integer),
     sa.Column("http_at", sa.BigInteger),
@@ -132,15 +140,15 @@ operations = sa.Table(
     sa.Column("answered", sa.Boolean, nullable=False, server_default=sa.false()),
     sa.Column("provider_expiry_at", sa.BigInteger),
     sa.Column("expected_at", sa.BigInteger),
-    sa.Column("failure", JSON),
-    sa.Column("result", JSON),
+    sa.Column("failure", SealedJSON("operations.failure")),
+    sa.Column("result", SealedJSON("operations.result")),
     sa.Column("validated", sa.Boolean),
     sa.Column("notices", JSON, nullable=False),
-    sa.Column("treat", JSON, nullable=False),
+    sa.Column("treat", SealedObject("operations.treat"), nullable=False),
     sa.Column("once", sa.Text),
-    sa.Column("pending", JSON),
+    sa.Column("pending", SealedJSON("operations.pending")),
     sa.Column("once_until", sa.BigInteger),
-    sa.Column("search", JSON),
+    sa.Column("search", SealedJSON("operations.search")),
     sa.Column("not_before", sa.BigInteger),
     sa.Column("client", sa.Text),
     sa.Column("lease_owner", sa.Text),
@@ -247,8 +255,8 @@ requests = sa.Table(
     "requests",
     metadata,
     sa.Column("operation_id", sa.Text, sa.ForeignKey("operations.id"), primary_key=True),
-    sa.Column("request", JSON, nullable=False),
-    sa.Column("body", sa.LargeBinary),
+    sa.Column("request", SealedJSON("requests.request"), nullable=False),
+    sa.Column("body", Sealed("requests.body")),
     sa.Column("credential", sa.Text),
 )
 """The rendered request of each operation, without secrets: what was approved is what runs.
@@ -274,7 +282,7 @@ ended_tasks = sa.Table(
     sa.Column("principal", sa.Text, primary_key=True),
     sa.Column("task", sa.Text, primary_key=True),
     sa.Column("ended_at", sa.BigInteger, nullable=False),
-    sa.Column("why", sa.Text, nullable=False),
+    sa.Column("why", SealedWord("ended_tasks.why"), nullable=False),
 )
 """Tasks that their agent ended: they take no new work."""
 
@@ -301,10 +309,10 @@ attempts = sa.Table(
     sa.Column("certainty", sa.Text),
     sa.Column("status", sa.Integer),
     sa.Column("provider_request_id", sa.Text),
-    sa.Column("note", sa.Text),
+    sa.Column("note", SealedText("attempts.note")),
     sa.Column("late", sa.Boolean, nullable=False, server_default=sa.false()),
-    sa.Column("headers", JSON),
-    sa.Column("body", sa.LargeBinary),
+    sa.Column("headers", SealedJSON("attempts.headers")),
+    sa.Column("body", Sealed("attempts.body")),
     _one_of("step", Step),
     _one_of("trigger", Trigger),
     _one_of("certainty", Certainty),
@@ -330,16 +338,16 @@ cases = sa.Table(
     sa.Column("operation_id", sa.Text, sa.ForeignKey("operations.id"), nullable=False),
     sa.Column("reason", sa.Text, nullable=False),
     sa.Column("urgency", sa.Text, nullable=False),
-    sa.Column("text", sa.Text, nullable=False),
-    sa.Column("options", JSON, nullable=False),
+    sa.Column("text", SealedWord("cases.text"), nullable=False),
+    sa.Column("options", SealedList("cases.options"), nullable=False),
     sa.Column("opened_at", sa.BigInteger, nullable=False),
     sa.Column("revision", sa.Integer, nullable=False),
     sa.Column("group", sa.Text),
     sa.Column("closed_at", sa.BigInteger),
     sa.Column("closed_because", sa.Text),
-    sa.Column("decision", JSON),
-    sa.Column("about", sa.Text),
-    sa.Column("wish", JSON),
+    sa.Column("decision", SealedJSON("cases.decision")),
+    sa.Column("about", SealedText("cases.about")),
+    sa.Column("wish", SealedJSON("cases.wish")),
     sa.Column("announce_at", sa.BigInteger),
     sa.Column("announced", sa.Integer, nullable=False, server_default="0"),
     sa.Column("announce_failures", sa.Integer, nullable=False, server_default="0"),
@@ -367,7 +375,7 @@ authorisations = sa.Table(
     sa.Column("case_id", sa.Text, sa.ForeignKey("cases.id"), primary_key=True),
     sa.Column("operation_id", sa.Text, sa.ForeignKey("operations.id"), nullable=False),
     sa.Column("option", sa.Text, nullable=False),
-    sa.Column("parameters", JSON, nullable=False),
+    sa.Column("parameters", SealedObject("authorisations.parameters"), nullable=False),
     sa.Column("case_revision", sa.Integer, nullable=False),
     sa.Column("request_digest", sa.Text, nullable=False),
     sa.Column("by", JSON, nullable=False),
@@ -435,6 +443,14 @@ audit_epochs = sa.Table(
 )
 """The keys that bodies are sealed with, each wrapped with the sealing key (hex): when an epoch
 began, ms, and its first row. The newest is the one in use; one that was destroyed is not here."""
+
+data_keys = sa.Table(
+    "data_keys",
+    metadata,
+    sa.Column("number", sa.Integer, primary_key=True),
+    sa.Column("wrapped_key", sa.Text, nullable=False),
+)
+"""The keys that columns are sealed with (`vault`), each wrapped with the sealing key (hex)."""
 
 checkpoints = sa.Table(
     "checkpoints",

@@ -30,7 +30,6 @@ from cryptography.hazmat.primitives.keywrap import (
 
 from forbear.storage.errors import LogUnreadable, StoreUnavailable
 from forbear.storage.keyfiles import SIZE, Name, Places
-from forbear.storage.rows import compact
 
 FORMAT = 2
 PLAIN = 1
@@ -48,6 +47,11 @@ ROWS = 2**28
 
 
 # --- what needs no key ----------------------------------------------------------------------
+
+
+def compact(value: object) -> str:
+    """JSON on one line with sorted keys: the form whose hash is chained."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"))
 
 
 def plain_hash(previous: str, header: str, body: str) -> str:

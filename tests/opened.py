@@ -1,0 +1,34 @@
+"""The sealed columns of a home's store, for tests that look past the program."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+
+from forbear.storage.database import Database
+
+
+def opened(home: Path, query: sa.Select[Any]) -> list[dict[str, Any]]:
+    """The rows of a query, unsealed."""
+    with _connection(home) as connection:
+        return [dict(row) for row in connection.execute(query).mappings()]
+
+
+def rewrite(home: Path, statement: sa.Update) -> None:
+    """Change what is stored, as nothing in the program does."""
+    with _connection(home) as connection:
+        connection.execute(statement)
+
+
+@contextmanager
+def _connection(home: Path) -> Generator[sa.Connection]:
+    database = Database(home / "forbear.db")
+    try:
+        with database.writer.connect() as connection:
+            yield connection
+    finally:
+        database.close_writer()
