@@ -18,7 +18,7 @@ def opened(home: Path, query: sa.Select[Any]) -> list[dict[str, Any]]:
         return [dict(row) for row in connection.execute(query).mappings()]
 
 
-def rewrite(home: Path, statement: sa.Update) -> None:
+def rewrite(home: Path, statement: sa.Update | sa.Insert) -> None:
     """Change what is stored, as nothing in the program does."""
     with _connection(home) as connection:
         connection.execute(statement)

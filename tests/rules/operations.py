@@ -119,6 +119,7 @@ def waiting(**changes: Any) -> Operation:
             treat={},
             once=None,
             pending=None,
+            emptied_at=None,
             lease_owner=None,
             lease_boot=None,
             lease_until=None,

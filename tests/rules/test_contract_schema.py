@@ -19,6 +19,7 @@ VALIDATOR = Draft202012Validator(schema())
 PARENTS = {
     "auth": "[auth]", "check": "[account.check]", "scope": "[scopes.s]",
     "class": "[classes.read]", "classes": "[classes]", "escalation": "[escalation]",
+    "retention": "[retention]",
     "extension": "[jobs.export.limits.extension]", "limits": "[jobs.export.limits]",
     "backoff": "[jobs.export.backoff]", "hints": "[jobs.export.hints]",
     "expiry": "[jobs.export.expiry]", "states": "[jobs.export.states]",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import re
 import signal
@@ -42,7 +41,7 @@ from forbear.server.console.site import build
 from forbear.server.tables import Standing, read_standing
 from forbear.storage.beacon import Beacon, served_at
 from forbear.storage.liveness import Liveness
-from forbear.storage.schema import cases, operations
+from forbear.storage.schema import cases, operations, pauses
 from forbear.tools.wishes import BadWish
 
 pytestmark = pytest.mark.anyio
@@ -441,9 +440,7 @@ async def test_text_of_others_is_inert_on_every_page(tmp_path: Path) -> None:
         options = [{"id": "hold", "label": bad, "effect": bad, "parameters": {"until": bad}}]
         text = f"{case.text}\nShared: {bad}"
         rewrite(home, sa.update(cases).values(text=text, options=options))
-        with closing(sqlite3.connect(home / "forbear.db")) as store, store:
-            by = json.dumps({"operator": bad})
-            store.execute("INSERT INTO pauses VALUES (?, 1, ?)", [bad, by])
+        rewrite(home, sa.insert(pauses).values(target=bad, since=1, by={"operator": bad}))
         browser = await here.signed_in()
         hidden = re.compile(
             "[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b\u200e\u200f\u202a-\u202e\u2066-\u2069]"

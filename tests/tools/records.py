@@ -94,6 +94,7 @@ WAITING = Operation(
     treat={},
     once=None,
     pending=None,
+    emptied_at=None,
     lease_owner=None,
     lease_boot=None,
     lease_until=None,

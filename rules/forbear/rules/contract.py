@@ -509,6 +509,16 @@ class Example:
 
 
 @dataclass(frozen=True, slots=True)
+class Retention:
+    """How long what is over is kept, ms from its end."""
+
+    payloads: int = 30 * 86_400_000
+    """Arguments, answers, results and texts."""
+    identities: int = 400 * 86_400_000
+    """That there was this operation: its key, intent, reference, provider's id, certainty."""
+
+
+@dataclass(frozen=True, slots=True)
 class Contract:
     provider: str
     title: str
@@ -532,6 +542,7 @@ class Contract:
     abandon_after: int | None
     separate_operator: bool
     """Decisions come only from another user than the one whom the store belongs to."""
+    retention: Retention
     jobs: Mapping[str, Job]
     calls: Mapping[str, Call]
     examples: tuple[Example, ...]

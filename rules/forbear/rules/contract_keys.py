@@ -181,6 +181,19 @@ ESCALATION = Table(
         "operator": (OPERATOR, "Who may decide: any operator, or only one of another user."),
     },
 )
+RETENTION = Table(
+    "retention",
+    {
+        "payloads": (
+            DURATION,
+            "How long after the end arguments, answers and results are kept; usually 30d.",
+        ),
+        "identities": (
+            DURATION,
+            "How long after the end it is kept that there was this operation; usually 400d.",
+        ),
+    },
+)
 EXTENSION = Table(
     "extension",
     {
@@ -492,6 +505,7 @@ CONTRACT = Table(
             "How many more times a proxy or gateway on the way may send one of our requests.",
         ),
         "escalation": (nested(ESCALATION), "How open cases are announced again."),
+        "retention": (nested(RETENTION), "How long what is over is kept."),
         "jobs": (named(nested(JOB), check_name), "Actions with a result that comes later."),
         "calls": (
             named(nested(CALL, REQUEST_LINE), check_name),
@@ -511,6 +525,7 @@ TABLES = (
     CLASS_LIMITS,
     CLASSES,
     ESCALATION,
+    RETENTION,
     EXTENSION,
     LIMITS,
     BACKOFF,

@@ -6,15 +6,17 @@ from collections.abc import Callable, Iterable, Mapping
 
 from forbear.rules.contract import (
     CLASSES,
+    Action,
     Call,
     ClassLimits,
     Contract,
     Example,
     Job,
+    Retention,
     Scope,
     Template,
 )
-from forbear.rules.contract_actions import Around, call, job, rules
+from forbear.rules.contract_actions import DAY, Around, call, job, rules
 from forbear.rules.contract_auth import auth, check_carriers, check_hosts
 from forbear.rules.contract_forms import Raw
 from forbear.rules.contract_keys import (
@@ -122,6 +124,7 @@ def contract(
         escalation.get("remind", DURATIONS, USUAL),
         escalation.get("abandon_after", DURATION),
         escalation.get("operator", OPERATOR, "any") == "separate",
+        _retention(section.section("retention"), [*jobs.values(), *calls.values()]),
         jobs,
         calls,
         _examples(section, jobs, calls, line_of),
@@ -243,6 +246,27 @@ def _check_actions(section: Section, jobs: Mapping[str, Job], calls: Mapping[str
             section.place.at("calls", name, "instead_of_many").complain(
                 f"{each.instead_of_many!r} is no call", nearest(each.instead_of_many, calls)
             )
+
+
+def _retention(section: Section, actions: Iterable[Action]) -> Retention:
+    """How long things are kept: never shorter than they are needed to know a repetition."""
+    usual = Retention()
+    kept = Retention(
+        section.get("payloads", DURATION, usual.payloads),
+        section.get("identities", DURATION, usual.identities),
+    )
+    if kept.identities < kept.payloads:
+        section.complain("identities", "is shorter than payloads", "make it the longer one")
+    for action in actions:
+        window = action.idempotency.window if action.idempotency is not None else 0
+        needed = max(window, action.repeat_window)
+        if kept.identities < needed:
+            section.complain(
+                "identities",
+                f"is shorter than a repeat or key window of {action.name}",
+                f"keep them for {-(-needed // DAY)}d at least",
+            )
+    return kept
 
 
 def _console(

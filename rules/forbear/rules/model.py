@@ -312,6 +312,8 @@ class Operation:
     """A decision's single permit: the reason to stop again with; ignores spent maxima."""
     pending: Mapping[str, Any] | None
     """An intent that waits for the open attempt to close (end_task)."""
+    emptied_at: int | None
+    """When retention took what was sent and answered; who it was and how it ended stay."""
 
     # ownership
     lease_owner: str | None

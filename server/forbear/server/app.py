@@ -22,6 +22,7 @@ from forbear.server.feed import standard_input
 from forbear.server.keeping import places
 from forbear.server.notify import Herald
 from forbear.server.providers import Contracts
+from forbear.server.retention import Keeper
 from forbear.server.rounds import Rounds
 from forbear.server.standing import Clerk
 from forbear.server.upstream import Upstream
@@ -104,8 +105,16 @@ async def running(
         async with Upstream(clock, contracts.target, credentials, proxy=settings.proxy) as upstream:
             artifacts = Artifacts(settings.home / "artifacts")
             async with _rounds(app, upstream, credentials) as rounds:
+                keeper = Keeper(store, contracts, artifacts, clock)
                 carrier = Worker(
-                    store, contracts, upstream, artifacts, clock, role=role, rounds=rounds
+                    store,
+                    contracts,
+                    upstream,
+                    artifacts,
+                    clock,
+                    role=role,
+                    rounds=rounds,
+                    keeper=keeper,
                 )
                 async with _supervised(carrier.run):
                     yield app

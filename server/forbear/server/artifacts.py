@@ -52,6 +52,10 @@ class Artifacts:
             result["preview"] = text[:PREVIEW]
         return result
 
+    def remove(self, operation_id: str) -> None:
+        """Take the file of an operation's result away, if it has one."""
+        (self._folder / operation_id).unlink(missing_ok=True)
+
     def _write(self, operation_id: str, body: bytes) -> Path:
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         path, draft = self._folder / operation_id, self._folder / f".{operation_id}"

@@ -21,6 +21,7 @@ from forbear.rules.signals import Meaning, Signal
 from forbear.rules.steps import request_of
 from forbear.server.artifacts import Artifacts
 from forbear.server.providers import Contracts
+from forbear.server.retention import Keeper
 from forbear.server.rounds import Rounds
 from forbear.storage.errors import StoreError
 from forbear.storage.queries import Due
@@ -75,6 +76,7 @@ class Worker:
         *,
         role: str,
         rounds: Rounds | None = None,
+        keeper: Keeper | None = None,
     ) -> None:
         self._store = store
         self._contracts = contracts
@@ -83,6 +85,7 @@ class Worker:
         self._clock = clock
         self._role = role
         self._rounds = rounds
+        self._keeper = keeper
         self._busy: dict[str, asyncio.Task[None]] = {}
         self._released = asyncio.Event()
         """Something left `_busy`: it may have become due while it was passed over there."""
@@ -150,6 +153,8 @@ class Worker:
                 await self._renew_cases()
                 if self._rounds is not None:
                     await self._rounds.go(self._elsewhere)
+                if self._keeper is not None:
+                    await self._keeper.go()
             except StoreError as error:
                 _log.warning("the store cannot be written: %s", error)
             await self._clock.sleep(HEARTBEAT)

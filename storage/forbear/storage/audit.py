@@ -98,6 +98,10 @@ class Code(StrEnum):
     """A person is asked about something that does not stop the operation."""
     CASE_CLOSED = "case_closed"
     """Such a question ended without a decision; the operation stays as it is."""
+    EMPTIED = "emptied"
+    """Retention took what was sent and answered of an operation that is over."""
+    FORGOTTEN = "forgotten"
+    """Retention took the operation itself."""
     CHECK_MOVED = "check_moved"
     """A related operation, or a clock that was set back, made the next check due earlier."""
 

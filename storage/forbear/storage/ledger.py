@@ -61,6 +61,7 @@ from forbear.storage import (
     queueing,
     register,
     reserving,
+    retention,
     roster,
 )
 from forbear.storage.accepting import Accepted, Draft, NotAccepted
@@ -80,6 +81,7 @@ from forbear.storage.outcomes import (
     without_contract,
 )
 from forbear.storage.reserving import Reserved
+from forbear.storage.retention import Term
 from forbear.storage.schema import attempts, operations
 from forbear.storage.transitions import (
     Holding,
@@ -625,6 +627,14 @@ class Ledger:
         """See `roster.recover`; also `roster.rewind`."""
         now = self._clock.now().wall
         return roster.rewind(connection, now) + roster.recover(connection, self._liveness, now)
+
+    def empty(self, connection: Connection, term: Term, ids: Collection[str]) -> None:
+        """See `retention.empty`."""
+        retention.empty(connection, term, ids, self._clock.now().wall)
+
+    def forget(self, connection: Connection, term: Term, most: int) -> int:
+        """See `retention.forget`."""
+        return retention.forget(connection, term, most, self._clock.now().wall)
 
     # --- shared -----------------------------------------------------------------------------
 

@@ -12,9 +12,10 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from forbear.rules.model import FINAL, Attempt, AuditEvent, Case, Kind, Operation, State
 from forbear.rules.paging import Progress
 from forbear.rules.ports import Outbound
-from forbear.storage import audit, rows
+from forbear.storage import audit, retention, rows
 from forbear.storage.intents import outbound
 from forbear.storage.readers import Readers
+from forbear.storage.retention import Term
 from forbear.storage.schema import (
     LIVE,
     NO_TASK,
@@ -150,6 +151,10 @@ class Queries(Readers):
                 break
             after = (int(page[-1].final), page[-1].number)
         return found[:limit]
+
+    async def full(self, term: Term, limit: int) -> list[str]:
+        """See `retention.full`."""
+        return [row["id"] for row in await self._rows(retention.full(term).limit(limit))]
 
     async def due(self, now: int, limit: int = 50, *, without: Collection[str] = ()) -> list[Due]:
         """What is due, longest first. `without` are ids that the caller has in hand already."""

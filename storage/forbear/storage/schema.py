@@ -57,6 +57,7 @@ def _one_of(column: str, values: type[StrEnum]) -> sa.CheckConstraint:
 
 _FINAL = ", ".join(f"'{state}'" for state in State if state in FINAL)
 LIVE = f"state NOT IN ({_FINAL})"
+FULL = f"state IN ({_FINAL}) AND emptied_at IS NULL"
 UNSENT = "step = 'send' AND state IN ('queued', 'delayed')"
 PLAIN_READ = "kind = 'call' AND request_class = 'read'"
 WRITES = "request_class <> 'read'"
@@ -148,6 +149,7 @@ operations = sa.Table(
     sa.Column("once", sa.Text),
     sa.Column("pending", SealedJSON("operations.pending")),
     sa.Column("once_until", sa.BigInteger),
+    sa.Column("emptied_at", sa.BigInteger),
     sa.Column("search", SealedJSON("operations.search")),
     sa.Column("not_before", sa.BigInteger),
     sa.Column("client", sa.Text),
@@ -201,6 +203,20 @@ sa.Index(
     operations.c.updated_at,
     sqlite_where=sa.text(LIVE),
     postgresql_where=sa.text(LIVE),
+)
+sa.Index(
+    "ix_operations_kept",
+    operations.c.provider,
+    operations.c.updated_at,
+    sqlite_where=sa.text(FULL),
+    postgresql_where=sa.text(FULL),
+)
+sa.Index(
+    "ix_operations_emptied",
+    operations.c.provider,
+    operations.c.updated_at,
+    sqlite_where=operations.c.emptied_at.is_not(None),
+    postgresql_where=operations.c.emptied_at.is_not(None),
 )
 sa.Index("ix_operations_intent", operations.c.intent)
 sa.Index(
@@ -378,7 +394,7 @@ authorisations = sa.Table(
     sa.Column("parameters", SealedObject("authorisations.parameters"), nullable=False),
     sa.Column("case_revision", sa.Integer, nullable=False),
     sa.Column("request_digest", sa.Text, nullable=False),
-    sa.Column("by", JSON, nullable=False),
+    sa.Column("by", SealedObject("authorisations.by"), nullable=False),
     sa.Column("granted_at", sa.BigInteger, nullable=False),
     sa.Column("expires_at", sa.BigInteger, nullable=False),
     sa.Column("consumed_at", sa.BigInteger),
@@ -401,7 +417,7 @@ grants = sa.Table(
     sa.Column("credential", sa.Text, nullable=False),
     sa.Column("action", sa.Text, nullable=False),
     sa.Column("case_id", sa.Text, nullable=False),
-    sa.Column("by", JSON, nullable=False),
+    sa.Column("by", SealedObject("grants.by"), nullable=False),
     sa.Column("granted_at", sa.BigInteger, nullable=False),
     sa.Column("expires_at", sa.BigInteger, nullable=False),
     sa.Column("revoked_at", sa.BigInteger),
@@ -601,7 +617,7 @@ pauses = sa.Table(
     metadata,
     sa.Column("target", sa.Text, primary_key=True),
     sa.Column("since", sa.BigInteger, nullable=False),
-    sa.Column("by", JSON, nullable=False),
+    sa.Column("by", SealedObject("pauses.by"), nullable=False),
 )
 """What a person stopped: `all`, a provider, or a scope by its key. Read before every request."""
 
@@ -667,10 +683,13 @@ GUARDS_SQLITE = (
     "WHEN OLD.closed_at IS NOT NULL AND (NEW.closed_at IS NOT OLD.closed_at OR "
     "(NEW.outcome IS NOT OLD.outcome AND (OLD.outcome <> 'unknown' OR NOT NEW.late))) "
     "BEGIN SELECT RAISE(ABORT, 'an attempt is closed once'); END",
-    *(
-        f"CREATE TRIGGER {table}_stay BEFORE DELETE ON {table} "
-        "BEGIN SELECT RAISE(ABORT, 'a row that counts requests stays'); END"
-        for table in ("operations", "attempts")
-    ),
+    "CREATE TRIGGER operations_stay BEFORE DELETE ON operations WHEN OLD.emptied_at IS NULL "
+    "BEGIN SELECT RAISE(ABORT, 'a row that counts requests stays'); END",
+    "CREATE TRIGGER attempts_stay BEFORE DELETE ON attempts WHEN (SELECT emptied_at "
+    "FROM operations WHERE id = OLD.operation_id) IS NULL "
+    "BEGIN SELECT RAISE(ABORT, 'a row that counts requests stays'); END",
+    "CREATE TRIGGER only_what_is_over_is_emptied BEFORE UPDATE OF emptied_at ON operations "
+    f"WHEN OLD.emptied_at IS NOT NULL OR OLD.state NOT IN ({_FINAL}) "
+    "BEGIN SELECT RAISE(ABORT, 'only what is over is emptied, and once'); END",
 )
 """Guards that no statement of ours may trip."""

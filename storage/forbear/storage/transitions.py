@@ -219,7 +219,7 @@ def _guarded_update(names: tuple[str, ...]) -> sa.UpdateBase:
     )
 
 
-_UNRECORDED = frozenset({"arguments", "purpose", "label", "number", "lease_boot"})
+_UNRECORDED = frozenset({"arguments", "purpose", "label", "number", "lease_boot", "emptied_at"})
 """Not needed to rebuild state and budgets, or too private for a plain row."""
 
 
@@ -233,11 +233,22 @@ def recorded(op: Operation) -> dict[str, object]:
 
 
 def _recorded(before: Operation, after: Operation) -> dict[str, object]:
-    return {
+    changed = {
         name: getattr(after, name)
         for name in Operation.__slots__
         if name not in _UNRECORDED and getattr(before, name) != getattr(after, name)
     }
+    if after.result is not None and "result" in changed:
+        changed["result"] = description(after.result)
+    return changed
+
+
+_DESCRIPTION = ("name", "content_type", "bytes", "sha256", "partial", "pages", "truncated")
+
+
+def description(result: Mapping[str, Any]) -> dict[str, Any]:
+    """What a result was, without what it says: that is kept for a shorter time."""
+    return {name: result[name] for name in _DESCRIPTION if name in result}
 
 
 # --- cases ----------------------------------------------------------------------------------

@@ -493,6 +493,8 @@ class Desk:
         action = holding.action if holding is not None else None
         if op.kind is not Kind.JOB or not op.final:
             return refusals.not_ready(op.id)
+        if op.emptied_at is not None:
+            return refusals.no_longer_kept(op.id, op.emptied_at, self._clock.now().wall)
         if holding is None or not isinstance(action, Job) or not action.results:
             return self._not_allowed("fetch_result", op, None)
         if op.state is State.SUCCEEDED and "fetch_result" not in action.success.then:

@@ -341,6 +341,7 @@ class Drafter:
             treat={},
             once=None,
             pending=None,
+            emptied_at=None,
             lease_owner=None,
             lease_boot=None,
             lease_until=None,

@@ -52,6 +52,18 @@ def succeeded(record: Record) -> Advice:
             assert_never(kind)
 
 
+def emptied(record: Record) -> Advice:
+    """It is over for so long that only its outcome is kept."""
+    operation = record.operation
+    ended = f"Over long ago: {operation.state}."
+    return Advice(
+        f"{ended} What was sent and answered is no longer kept.",
+        ended,
+        "Take the state as it stands; if the user needs the content, tell them that it is gone.",
+        again(operation),
+    )
+
+
 def _read(operation: Operation, there: str) -> Advice:
     result = operation.result or {}
     part = " It is only a part." if result.get("partial") is True else ""

@@ -166,6 +166,16 @@ def not_allowed_in_state(
     )
 
 
+def no_longer_kept(operation_id: str, since: int, as_of: int) -> Refusal:
+    return _refuse(
+        Code.NOT_ALLOWED_IN_STATE,
+        f"What was sent and answered is no longer kept since {clock_time(since, as_of)}.",
+        "Tell the user that the result is gone, and end your turn; only the user can want the job "
+        "done anew. Do not submit it again by yourself.",
+        operation_id,
+    )
+
+
 def scope_full(name: str, waiting: int, until: int | None, as_of: int) -> Refusal:
     """`name` is the key of the scope whose waiting requests have reached their limit; `until` is
     about when the first of them leaves."""

@@ -52,6 +52,8 @@ def cancellable(op: Operation) -> bool:
 def allowed_actions(op: Operation, job: Job | None) -> tuple[str, ...]:
     """Tools that would do something for an operation in its state (behaviour.md, section 5)."""
     allowed: list[str] = []
+    if op.emptied_at is not None:
+        return ()
     if not op.final:
         allowed.append("check_status")
     if op.state is State.UNCLEAR and op.step is Step.LOOKUP:

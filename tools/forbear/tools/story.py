@@ -229,6 +229,8 @@ def sentence(scene: Scene) -> str:
             who = _word(scene.body.get("operator"), "a person")
             why = clip(str(scene.body.get("reason") or ""), 120)
             return f'{who} looked at the raw requests and answers: "{why}"'
+        case Code.EMPTIED:
+            return "what was sent and answered was removed: it was kept as long as agreed"
         case Code.ANNOUNCED:
             return "people were told of the open question"
         case Code.CASE_OPENED:
@@ -246,6 +248,7 @@ def sentence(scene: Scene) -> str:
             | Code.AUDIT_REFUSED
             | Code.LOG_PRUNED
             | Code.KEYS_CHANGED
+            | Code.FORGOTTEN
             | None
         ):
             return clip(scene.name.replace("_", " "), WORD)

@@ -116,6 +116,8 @@ def next_step(record: Record) -> str:
 
 
 def _advise(record: Record) -> Advice:
+    if record.operation.emptied_at is not None:
+        return endings.emptied(record)
     beside = record.operation.state is not State.ESCALATED
     if beside and record.case is not None and record.case.reason is Reason.REQUESTED:
         return _asked(record, record.case)
