@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from forbear.storage.database import Database
 
 
-def opened(home: Path, query: sa.Select[Any]) -> list[dict[str, Any]]:
+def opened(home: Path, query: sa.Select[*tuple[Any, ...]]) -> list[dict[str, Any]]:
     """The rows of a query, unsealed."""
     with _connection(home) as connection:
         return [dict(row) for row in connection.execute(query).mappings()]

@@ -28,7 +28,7 @@ from tests.storage.house import (
     used,
 )
 
-from forbear.rules.model import Attempt, Kind, Operation, Option, Reason, State, Step
+from forbear.rules.model import Attempt, Kind, Operation, Option, Reason, RequestClass, State, Step
 from forbear.storage.accepting import Accepted
 from forbear.storage.deciding import REPLACES, Decided
 from forbear.storage.reserving import Reserved
@@ -212,7 +212,8 @@ class History:
     def count(self, operation_id: str, step: Step, said: Said) -> None:
         if said.sent:
             self.arrived[operation_id, step] += 1
-            if step is Step.SEND and said in (TAKEN, LOST, BUSY, NONSENSE):
+            writes = self.any.read(operation_id).request_class is not RequestClass.READ
+            if writes and step is Step.SEND and said in (TAKEN, LOST, BUSY, NONSENSE):
                 self.effects[operation_id] += 1
 
     def send_and_vanish(self, one: Happening) -> None:

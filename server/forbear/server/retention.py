@@ -63,5 +63,5 @@ class Keeper:
 
     async def _forget(self, term: Term) -> None:
         take = partial(self._store.ledger.forget, term=term, most=BATCH)
-        while await self._store.write(take) == BATCH:
-            pass
+        while await self._store.write(take):
+            pass  # what they came from may follow now

@@ -1,0 +1,121 @@
+"""Sealing at rest: which columns, with which key, and what an older program left in plain."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from tests.storage.house import DONE, House
+from tests.support import FixedRandom, ManualClock
+
+from forbear.storage.errors import StoreUnavailable
+from forbear.storage.schema import metadata
+from forbear.storage.vault import GONE, Sealed, SealedJSON
+
+pytestmark = pytest.mark.requirement("A06")
+
+SEALED = [column for table in metadata.sorted_tables for column in table.columns
+          if isinstance(column.type, Sealed)]  # fmt: skip
+
+OPEN = {
+    "alembic_version", "attempts", "audit_epochs", "audit_logs", "authorisations", "cases",
+    "checkpoints", "circuits", "credentials", "data_keys", "ended_tasks", "events", "grants",
+    "operations", "pauses", "processes", "requests", "reservations", "scopes", "task_turns",
+    "tasks", "turns", "waits",
+}  # fmt: skip
+"""Every table, so that whoever adds one thinks of what it may say."""
+
+
+def everything(house: House) -> dict[str, list[dict[str, Any]]]:
+    return {
+        table.name: [dict(row) for row in house.rows(sa.select(table))]
+        for table in metadata.sorted_tables
+    }
+
+
+def unsealed(house: House) -> None:
+    """Make a store as it was before there was a seal."""
+    values = everything(house)
+    for column in SEALED:
+        table = column.table
+        assert isinstance(table, sa.Table)
+        keys = [key.name for key in table.primary_key.columns]
+        where = " AND ".join(f'"{key}" = ?' for key in keys)
+        for row in values[table.name]:
+            value = row[column.name]
+            if value is not None and isinstance(column.type, SealedJSON):
+                value = json.dumps(value)
+            change = f'UPDATE {table.name} SET "{column.name}" = ? WHERE {where}'
+            house.sql(change, value, *(row[key] for key in keys))
+    house.sql("DELETE FROM data_keys")
+
+
+def test_no_column_of_json_or_bytes_is_forgotten() -> None:
+    plain = [
+        f"{column.table.name}.{column.name}"
+        for table in metadata.sorted_tables
+        for column in table.columns
+        if isinstance(column.type, sa.JSON | sa.LargeBinary)
+    ]
+    # Closed words, names of processes, times of failures; the log has a seal of its own.
+    assert sorted(plain) == [
+        "circuits.failures",
+        "events.sealed",
+        "operations.notices",
+        "processes.bindings",
+    ]
+    assert {table.name for table in metadata.sorted_tables} | {"alembic_version"} == OPEN
+    for column in SEALED:
+        assert isinstance(column.type, Sealed)
+        assert column.type.column == f"{column.table.name}.{column.name}"
+
+
+def test_what_an_older_program_left_in_plain_is_sealed_when_the_store_is_opened(
+    tmp_path: Path,
+) -> None:
+    house = House(tmp_path, ManualClock(), FixedRandom())
+    op = house.waiting("an-old-argument")
+    house.poll(op, DONE)
+    unsealed(house)
+    house.close()
+    files = [path for path in tmp_path.iterdir() if path.is_file()]
+    assert any(b"an-old-argument" in path.read_bytes() for path in files)
+
+    house = House(tmp_path, ManualClock(), FixedRandom())
+    assert dict(house.read(op).arguments) == {"dataset": "an-old-argument"}
+    before = everything(house)
+    assert before["attempts"][0]["body"]
+    house.close()
+    for path in tmp_path.iterdir():
+        assert not path.is_file() or b"an-old-argument" not in path.read_bytes(), path
+    with closing(sqlite3.connect(tmp_path / "forbear.db")) as store:
+        for column in SEALED:
+            query = f'SELECT "{column.name}" FROM {column.table.name}'
+            found = [value for (value,) in store.execute(query) if value is not None]
+            assert all(isinstance(value, bytes) for value in found), column
+    house = House(tmp_path, ManualClock(), FixedRandom())
+    after = everything(house)
+    assert {**after, "processes": []} == {**before, "processes": []}
+    house.close()
+
+
+def test_a_value_is_read_with_its_own_key_in_its_own_column_or_not_at_all(house: House) -> None:
+    op = house.new("sales")
+    column = "arguments"
+    ((sealed,),) = house.sql("SELECT arguments FROM operations")
+    house.sql("UPDATE operations SET arguments = ?", sealed[:-1] + bytes([sealed[-1] ^ 1]))
+    with pytest.raises(StoreUnavailable, match=f"operations.{column} was changed outside"):
+        house.read(op)
+    house.sql("UPDATE operations SET arguments = take, take = ?", sealed)
+    with pytest.raises(StoreUnavailable, match=r"operations\.take was changed outside"):
+        house.read(op)
+    house.sql("UPDATE operations SET arguments = ?, take = ?", sealed, GONE)
+    assert dict(house.read(op).arguments) == {"dataset": "sales"}
+    # A key that was destroyed leaves nothing behind.
+    house.sql("UPDATE operations SET arguments = ?", (9).to_bytes(4) + sealed[4:])
+    assert house.read(op).arguments == {}
