@@ -20,7 +20,7 @@ from sqlalchemy import Connection
 from forbear.storage import audit
 from forbear.storage.errors import KeyInUse, StoreUnavailable
 from forbear.storage.keyfiles import Name, Places
-from forbear.storage.schema import audit_epochs, audit_logs
+from forbear.storage.schema import audit_epochs, audit_logs, data_keys
 from forbear.storage.sealing import (
     Log,
     log_id,
@@ -32,7 +32,7 @@ from forbear.storage.sealing import (
     wrap,
 )
 
-WRAPPED = (audit_epochs,)
+WRAPPED = (audit_epochs, data_keys)
 """The tables with keys that are wrapped with the sealing key, by `number`; the newest is in use."""
 
 By = Mapping[str, object]
@@ -89,6 +89,7 @@ def replacing_sealing(
     connection.exec_driver_sql("BEGIN IMMEDIATE")
     try:
         audit.start_epoch(told, audit.epoch(told), wrap(key, new_epoch_key()), at)
+        _next_data_key(told, log)
         body = {**by, "key": str(Name.SEALING), "how": "replaced", "because": "lost"}
         audit.append(told, None, at, audit.Code.KEYS_CHANGED, body)
     except BaseException:
@@ -201,10 +202,17 @@ def _next(connection: Connection, places: Places, name: Name, make: Callable[[],
 
 
 def rotate_epoch(connection: Connection, at: int, by: By) -> None:
-    """Seal all rows from here on under a new key."""
+    """Seal all rows and columns from here on under new keys."""
     audit.begin_epoch(connection, at)
+    _next_data_key(connection, audit.log_of(connection))
     body = {**by, "key": "epoch", "how": "rotated"}
     audit.append(connection, None, at, audit.Code.KEYS_CHANGED, body)
+
+
+def _next_data_key(connection: Connection, log: Log) -> None:
+    number = connection.execute(sa.select(sa.func.max(data_keys.c.number))).scalar_one()
+    made = {"number": number + 1, "wrapped_key": log.wrapped(new_epoch_key())}
+    connection.execute(sa.insert(data_keys), made)
 
 
 # --- looking --------------------------------------------------------------------------------
