@@ -7,6 +7,7 @@ import re
 import signal
 from collections.abc import Iterator
 from contextlib import AbstractAsyncContextManager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -20,9 +21,11 @@ from tests.crash.nursery import (
 )
 from tests.crash.world import COUNTERS, Nursery, World, fast, nursed, stopped
 from tests.crash.world import world as world_with
-from tests.opened import opened
+from tests.opened import histories, opened
+from tests.storage.house import rebuilt, told
 
 from forbear.server.fake import Answer
+from forbear.storage import verifying
 from forbear.storage.schema import attempts, operations
 
 pytestmark = pytest.mark.anyio
@@ -432,4 +435,37 @@ async def test_what_one_of_several_leaves_behind_another_finishes(
         states = [row["state"] for row in on.rows("SELECT state FROM operations")]
         assert states == ["succeeded"] * 10
         assert len(on.provider.effects) == 10
+        no_request_is_hidden(on)
+
+
+@pytest.mark.requirement("A05", "A02", "D01", "D05")
+async def test_writers_that_are_killed_under_load_leave_a_chain_that_says_what_is_stored(
+    tmp_path: Path, nursery: Nursery
+) -> None:
+    datasets = [f"set-{number}" for number in range(60)]
+    few = CONTRACT.replace("max_concurrent_requests = 50", "max_concurrent_requests = 3")
+    async with world_with(tmp_path, nursery, few, 60) as on:
+        alive = [on.start(*datasets) for _ in range(3)]
+        for number in range(8):
+            seen = len(on.provider.arrivals)
+            await on.until(partial(on.arrived, seen + 10))
+            os.kill(alive.pop(0), signal.SIGKILL)
+            alive.append(on.start(*(datasets if number < 4 else ())))
+            with verifying.read(on.home / "forbear.db") as evidence:
+                assert verifying.verify(evidence).broken is None
+        await on.at_rest(60)
+        for pid in alive:
+            os.kill(pid, signal.SIGTERM)
+        for pid in alive:
+            await on.dead(pid)
+
+        with verifying.read(on.home / "forbear.db") as evidence:
+            report = verifying.verify(evidence)
+        assert report.broken is None
+        assert report.head.sequence > 500
+        for op, history in histories(on.home):
+            kept = rebuilt(history)
+            assert {name: kept.get(name) for name in told(op)} == told(op)
+            assert sum(event.code == "reserved" for event in history) == op.fence
+        assert len(on.provider.effects) <= 60
         no_request_is_hidden(on)

@@ -106,6 +106,10 @@ class World:
         )
         raise AssertionError(f"it did not come to that: {rows}\nout: {out}\n{self.logs()}")
 
+    def arrived(self, count: int) -> bool:
+        """Whether the provider has seen so many requests."""
+        return len(self.provider.arrivals) >= count
+
     async def dead(self, pid: int) -> None:
         await self.until(lambda: not alive(pid))
 
