@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
+import subprocess
+import sys
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -45,7 +48,7 @@ def rotate(house: House, name: Name, *, promoted: bool = True) -> None:
     unit = {Name.SEALING: rekeying.rotate_sealing, Name.SIGNING: rekeying.rotate_signing}[name]
     key = house.write(partial(unit, at=house.clock.now().wall, by=BY))
     if promoted:
-        house.database.log.places.promote(name, key)
+        house.database.promote(name, key)
 
 
 def new_epoch(house: House) -> None:
@@ -186,6 +189,22 @@ def test_a_process_that_dies_after_the_commit_leaves_a_store_that_opens(
     assert checked(house.database.path).broken is None
 
 
+@pytest.mark.requirement("D01", "D05")
+@pytest.mark.parametrize("name", [Name.SEALING, Name.SIGNING])
+def test_two_that_change_a_key_at_the_same_time_lose_neither(house: House, name: Name) -> None:
+    """The second changes it when the first has committed, and has not put its key in place yet."""
+    note(house)
+    with house.neighbour() as other:
+        rotate(house, name, promoted=False)
+        rotate(other, name, promoted=False)
+        note(house, Code.DECIDED)
+        note(other, Code.DECIDED)
+    later = reopened(house)
+    assert readable(later)
+    later.close()
+    assert checked(house.database.path).broken is None
+
+
 @pytest.mark.requirement("D01", "D09")
 @pytest.mark.parametrize("name", [Name.SEALING, Name.SIGNING])
 def test_a_process_that_dies_before_the_commit_changed_nothing(house: House, name: Name) -> None:
@@ -208,6 +227,70 @@ def test_a_process_that_dies_before_the_commit_changed_nothing(house: House, nam
     assert readable(later)
     later.close()
     assert checked(house.database.path).broken is None
+
+
+_WORKS = """
+import asyncio, sys
+from functools import partial
+from pathlib import Path
+from forbear.server.clock import SystemClock, SystemRandom
+from forbear.storage import audit
+from forbear.storage.keyfiles import Name
+from forbear.storage.store import Store
+
+async def writes(store):
+    at = SystemClock().now().wall
+    row = partial(audit.append, operation_id=None, at=at, code=audit.Code.DECIDED, body={})
+    await store.write(row)
+
+async def rotates(store):
+    for name in Name:
+        await store.rotate(name, {"operator": "ada"})
+    await store.rotate_epoch({"operator": "ada"})
+
+async def main():
+    store = Store(Path(sys.argv[1]), SystemClock(), SystemRandom())
+    while True:
+        await {"writes": writes, "rotates": rotates}[sys.argv[2]](store)
+        print("done", flush=True)
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.requirement("D01", "D05", "A05")
+def test_a_process_that_is_killed_while_it_rotates_loses_nothing(house: House) -> None:
+    """At whatever moment, with another process that writes on through all of it."""
+    note(house)
+    key_file(house, "store.key").write_text("k" * 52)
+
+    def started(what: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-c", _WORKS, str(house.home), what],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def did(process: subprocess.Popen[str], times: int) -> None:
+        assert process.stdout is not None
+        for _ in range(times):
+            assert process.stdout.readline() == "done\n"
+
+    with started("writes") as writer:
+        for number in range(1, 4):
+            with started("rotates") as rotator:
+                did(rotator, number)
+                rotator.kill()
+            note(house)
+            did(writer, 5)
+        writer.kill()
+    later = reopened(house)
+    assert readable(later)
+    note(later)
+    later.close()
+    report = checked(house.database.path)
+    assert (report.broken, report.keys > 3) == (None, True)
 
 
 # --- the signing key ------------------------------------------------------------------------

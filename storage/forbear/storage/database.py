@@ -23,7 +23,7 @@ from sqlalchemy.pool import StaticPool
 
 from forbear.storage import encrypting, rekeying, schema
 from forbear.storage.errors import StoreError, StoreTooNew, StoreUnavailable
-from forbear.storage.keyfiles import Places
+from forbear.storage.keyfiles import Name, Places
 from forbear.storage.sealing import EpochKey, Log
 from forbear.storage.vault import Vault, unlock
 
@@ -77,7 +77,7 @@ class Database:
         self.path = path
         try:
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            self.lock = FileLock(path.with_name(path.name + ".lock"))
+            self.lock = FileLock(_lock_file(path))
         except OSError as error:
             raise StoreUnavailable(f"{error} -> make the folder writable to this user") from error
         self.writer = self._writing_engine()
@@ -145,7 +145,7 @@ class Database:
         Raises:
             StoreUnavailable: somebody reads; what was deleted goes with the next changes.
         """
-        with self.lock.held(), closing(sqlite3.connect(self.path, timeout=BUSY / 1_000)) as store:
+        with self._apart(), closing(sqlite3.connect(self.path, timeout=BUSY / 1_000)) as store:
             [(busy, _, _)] = store.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
         if busy:
             raise StoreUnavailable(f"{self.path} is being read")
@@ -155,6 +155,21 @@ class Database:
             rows = connection.execute("SELECT number, wrapped_key FROM data_keys").fetchall()
         found = {number: self.log.unwrapped(wrapped) for number, wrapped in rows}
         return {number: EpochKey(key) for number, key in found.items() if key is not None}
+
+    def promote(self, name: Name, key: bytes) -> None:
+        """Put a key in its place that the store was just wrapped or signed with."""
+        with self._apart():
+            self.log.places.promote(name, key)
+
+    @contextmanager
+    def _apart(self) -> Generator[None]:
+        """The lock between processes, held against the writer of this one too."""
+        lock = FileLock(_lock_file(self.path))
+        try:
+            with lock.held():
+                yield
+        finally:
+            lock.close()
 
     def changed_elsewhere(self) -> bool:
         """Whether another connection committed since the last call; a few microseconds.
@@ -184,6 +199,10 @@ class Database:
         with self.lock.held():
             self.writer.dispose()
         self.lock.close()
+
+
+def _lock_file(path: Path) -> Path:
+    return path.with_name(path.name + ".lock")
 
 
 def _create(path: Path) -> None:

@@ -22,6 +22,7 @@ from forbear.storage.errors import KeyInUse, StoreUnavailable
 from forbear.storage.keyfiles import Name, Places
 from forbear.storage.schema import audit_epochs, audit_logs, data_keys
 from forbear.storage.sealing import (
+    NOT_ITS_KEY,
     Log,
     log_id,
     new_epoch_key,
@@ -32,8 +33,9 @@ from forbear.storage.sealing import (
     wrap,
 )
 
-WRAPPED = (audit_epochs, data_keys)
-"""The tables with keys that are wrapped with the sealing key, by `number`; the newest is in use."""
+WRAPPED: tuple[sa.Table, ...] = (audit_epochs, data_keys)
+"""The tables with keys (`wrapped_key`, hex) that are wrapped with the sealing key, by `number`; the
+newest is in use."""
 
 By = Mapping[str, object]
 """Who does it, as `operator.signature` says it."""
@@ -101,17 +103,12 @@ def replacing_sealing(
 
 
 def _found(connection: Connection, places: Places, name: Name, store: str) -> bytes:
-    """The key of the store, wherever it lies; what a process that died left is put in order."""
+    """The key of the store, wherever it lies."""
     problems: list[str] = []
     wrong: list[str] = []
-    for one in places.candidates(name, problems):
-        if _fits(connection, name, one.key):
-            if one.drafted:
-                places.promote(name, one.key)
-            else:
-                places.forget_draft(name)
-            return one.key
-        wrong.append(one.where)
+    key = _settle(connection, places, name, problems, wrong)
+    if key is not None:
+        return key
     where = places.where(name)
     if problems:
         told = "; ".join(problems)
@@ -123,6 +120,27 @@ def _found(connection: Connection, places: Places, name: Name, store: str) -> by
     else:
         told = f"{where} is missing: restore it with {store} from a backup"
     raise StoreUnavailable(f"{told}; {_WITHOUT[name]}")
+
+
+def _settle(
+    connection: Connection,
+    places: Places,
+    name: Name,
+    problems: list[str] | None = None,
+    wrong: list[str] | None = None,
+) -> bytes | None:
+    """Find the key of the store, and put in order what a change of it left: a new key is the key
+    once it is committed, and nothing before. Only under the lock of the store."""
+    for one in places.candidates(name, problems):
+        if _fits(connection, name, one.key):
+            if one.drafted:
+                places.promote(name, one.key)
+            else:
+                places.forget_draft(name)
+            return one.key
+        if wrong is not None:
+            wrong.append(one.where)
+    return None
 
 
 _RESTORE = "`forbear keys restore FILE` if there is a key backup; `forbear keys show` tells more"
@@ -192,6 +210,8 @@ def rotate_signing(connection: Connection, at: int, by: By) -> bytes:
 def _next(connection: Connection, places: Places, name: Name, make: Callable[[], bytes]) -> bytes:
     """The key that follows, before anything depends on it."""
     if not places.is_elsewhere(name):
+        if _settle(connection, places, name) is None:
+            raise StoreUnavailable(NOT_ITS_KEY.format(places.where(name)))
         key = make()
         places.draft(name, key)
         return key

@@ -87,7 +87,8 @@ class Store:
             self.wake()
 
     async def rotate(self, name: Name, by: Mapping[str, object]) -> None:
-        """Change the sealing or the signing key, and say so in the log.
+        """Change the sealing or the signing key, and say so in the log. One change at a time in a
+        process.
 
         Raises:
             KeyInUse: the key outside the home is the one in use.
@@ -95,7 +96,7 @@ class Store:
         """
         unit = {Name.SEALING: rekeying.rotate_sealing, Name.SIGNING: rekeying.rotate_signing}[name]
         key = await self.write(partial(unit, at=self._clock.now().wall, by=by))
-        self._database.log.places.promote(name, key)
+        await asyncio.to_thread(self._database.promote, name, key)
 
     async def rotate_epoch(self, by: Mapping[str, object]) -> None:
         """Seal what comes under a new key, and say so in the log."""
