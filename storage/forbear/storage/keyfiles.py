@@ -109,8 +109,10 @@ class Places:
         _make_durable(self.folder)
 
     def promote(self, name: Name, key: bytes) -> None:
-        """Put a new key in the place of the old one, if that was not done yet. Only under the lock of
-        the store."""
+        """Put a new key in the place of the old one, if that was not done yet.
+
+        Only under the lock of the store.
+        """
         with suppress(FileNotFoundError, StoreUnavailable):
             if _key("", _private(self._draft(name))) == key:
                 self._draft(name).replace(self.file(name))

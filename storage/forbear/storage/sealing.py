@@ -239,8 +239,9 @@ class Log:
 
     def _wrappings(self) -> Iterator[bytes]:
         yield self._wrapping
-        for one in self.places.candidates(Name.SEALING):
-            yield one.key
+        for _ in range(2):  # a reader may have looked while a new key was put in its place
+            for one in self.places.candidates(Name.SEALING):
+                yield one.key
 
     def _key(self, wrapped: str) -> EpochKey | None:
         known = (self._wrapping, wrapped)
