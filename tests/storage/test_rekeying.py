@@ -447,6 +447,26 @@ def test_a_lost_sealing_key_is_replaced_and_the_old_rows_say_so(house: House, wr
     path.write_text(new)
 
 
+@pytest.mark.requirement("D09", "W01")
+@pytest.mark.parametrize("begun", [False, True])
+def test_nothing_is_sent_for_an_operation_whose_arguments_are_lost(
+    house: House, begun: bool
+) -> None:
+    """Neither its own request nor a look at its job: a person is asked."""
+    op = house.waiting() if begun else house.new()
+    key_file(house, SEAL).unlink()
+    replaced(house)
+    later = reopened(house)
+    later.due(op)
+    assert later.reserve(op) is True
+    stopped, case = later.read(op), later.case(op)
+    assert case is not None
+    assert (stopped.state, case.reason) == ("escalated", "integration_failure")
+    assert len(later.attempts(op)) == begun
+    assert "sealed with a key that is lost" in str(later.events(op)[-1].body)
+    later.close()
+
+
 def test_a_key_that_is_there_is_not_replaced(house: House) -> None:
     note(house)
     before = key_file(house, SEAL).read_text()

@@ -12,6 +12,7 @@ from sqlalchemy import Connection
 from forbear.rules import sameness
 from forbear.rules.model import Budget, Certainty, Kind, Operation, State, Step
 from forbear.rules.ports import Outbound
+from forbear.rules.requests import RenderError
 from forbear.storage import rows
 from forbear.storage.schema import (
     LIVE,
@@ -253,10 +254,16 @@ def plain(request: Outbound) -> dict[str, object]:
 
 
 def stored_request(connection: Connection, operation_id: str) -> Outbound:
-    """The request of an operation exactly as it was accepted and shown."""
+    """The request of an operation exactly as it was accepted and shown.
+
+    Raises:
+        RenderError: the key that it was sealed with is gone.
+    """
     row = connection.execute(
         sa.select(requests).where(requests.c.operation_id == operation_id)
     ).one()
+    if row.request is None:
+        raise RenderError("what was asked for was sealed with a key that is lost")
     return outbound(row.request, row.body)
 
 

@@ -286,6 +286,8 @@ class Ledger:
     ) -> Outbound:
         """The stored request of the action; an observation is rendered from the contract."""
         contract, action = holding.contract, holding.action
+        # Read for each step: where its key is lost, the arguments are not known either.
+        first = stored_request(connection, op.id)
         facts = facts_of(op, contract, parent)
         if admitted.step is Step.STATUS and isinstance(action, Job):
             return render(contract, action.status, facts, timeout=admitted.timeout)
@@ -296,7 +298,7 @@ class Ledger:
         if reserving.repeats_aloud(op, action):
             again = replace(facts, attempt=op.attempts.used + 1)
             return render(contract, action.send, again, timeout=admitted.timeout)
-        stored = paging.turned(stored_request(connection, op.id), op, action)
+        stored = paging.turned(first, op, action)
         return replace(stored, timeout=admitted.timeout)
 
     def _hold(self, connection: Connection, op: Operation, hold: admission.Hold, now: int) -> None:

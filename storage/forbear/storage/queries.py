@@ -293,7 +293,9 @@ class Queries(Readers):
 
     async def request_of(self, operation_id: str) -> Outbound | None:
         found = await self._rows(sa.select(requests).where(requests.c.operation_id == operation_id))
-        return outbound(found[0]["request"], found[0]["body"]) if found else None
+        if not found or found[0]["request"] is None:  # removed, or sealed with a key that is lost
+            return None
+        return outbound(found[0]["request"], found[0]["body"])
 
     async def processes(self) -> list[Process]:
         return [

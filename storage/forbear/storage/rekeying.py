@@ -230,7 +230,9 @@ def rotate_epoch(connection: Connection, at: int, by: By) -> None:
 
 
 def _next_data_key(connection: Connection, log: Log) -> None:
-    number = connection.execute(sa.select(sa.func.max(data_keys.c.number))).scalar_one()
+    number = connection.execute(sa.select(sa.func.max(data_keys.c.number))).scalar()
+    if number is None:
+        return  # the first is made where what lies in plain is sealed
     made = {"number": number + 1, "wrapped_key": log.wrapped(new_epoch_key())}
     connection.execute(sa.insert(data_keys), made)
 

@@ -166,12 +166,7 @@ def unwrap(wrapping: bytes, wrapped: str) -> bytes | None:
 
 
 def new_epoch_key() -> bytes:
-    return random_key(2 * SIZE)
-
-
-def random_key(size: int) -> bytes:
-    """So many bytes, a multiple of 32."""
-    return b"".join(new_sealing_key() for _ in range(size // SIZE))
+    return AESGCM.generate_key(8 * SIZE) + AESGCM.generate_key(8 * SIZE)
 
 
 class EpochKey:
