@@ -23,6 +23,7 @@ from forbear.server import app, upstream, worker
 from forbear.server.clock import SystemClock
 from forbear.server.config import Settings
 from forbear.storage import ledger, migrations, reserving, store
+from forbear.tools.caller import Caller
 from forbear.tools.record import Record
 
 BEFORE_RESERVATION = "before the reservation commits"
@@ -204,7 +205,7 @@ async def submit(running: app.App, dataset: str) -> None:
         useful_for_seconds=None,
         priority=Priority.INTERACTIVE,
         wait_seconds=0,
-        client="crash",
+        caller=Caller("local", "crash", "crash"),
         report=None,
     )
     if isinstance(answer, Record):
@@ -224,7 +225,7 @@ async def read(running: app.App, call: str) -> None:
         useful_for_seconds=None,
         priority=Priority.INTERACTIVE,
         wait_seconds=0,
-        client="crash",
+        caller=Caller("local", "crash", "crash"),
         report=None,
     )
 
@@ -242,7 +243,7 @@ async def write(running: app.App, call: str) -> None:
         useful_for_seconds=None,
         priority=Priority.INTERACTIVE,
         wait_seconds=0,
-        client="crash",
+        caller=Caller("local", "crash", "crash"),
         report=None,
     )
 

@@ -34,6 +34,7 @@ from forbear.server.app import App, open_store, running
 from forbear.server.clock import SystemRandom
 from forbear.server.config import Settings
 from forbear.server.fake import Answer, FakeProvider, Step
+from forbear.tools.caller import only
 from forbear.tools.surface import build
 
 Data = dict[str, Any]
@@ -513,7 +514,7 @@ class _Luck:
 
 @asynccontextmanager
 async def _client(app: App) -> AsyncIterator[Client]:
-    server = build(app.desk, version="0", client=app.store.liveness.owner)
+    server = build(app.desk, version="0", caller_of=only(app.store.liveness.owner))
     async with Client(server) as client:
         await client.list_tools()
         yield client

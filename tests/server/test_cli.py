@@ -35,6 +35,7 @@ from forbear.server import cli
 from forbear.server.cli.terminal import Failure
 from forbear.server.cli.trying import pairs
 from forbear.server.config import Settings
+from forbear.tools.caller import Caller
 from forbear.tools.inbox import Entry
 from forbear.tools.wishes import BadWish, instant
 
@@ -417,8 +418,9 @@ def test_minutes_above_the_extension_are_lowered_and_it_is_said(home: Path, run:
 def test_a_dry_run_speaks_of_no_status_requests_where_there_are_none(home: Path, run: Run) -> None:
     async def held(job: Driver) -> str:
         await waits(job)
+        caller = Caller("local", "test", "test")
         await job.desk.cancel_job(
-            job.op_id, reason="no longer wanted", wait_seconds=0, client="test", report=None
+            job.op_id, reason="no longer wanted", wait_seconds=0, caller=caller, report=None
         )
         [cancellation] = await job.store.read.children(job.op_id)
         return cancellation.id

@@ -10,6 +10,7 @@ from tests.e2e.harness import furnished
 from forbear.rules.model import Priority, State
 from forbear.server.app import running
 from forbear.server.config import Settings
+from forbear.tools.caller import Caller
 from forbear.tools.record import Record
 
 pytestmark = pytest.mark.anyio
@@ -35,7 +36,7 @@ async def test_a_server_without_a_worker_hears_what_the_resident_one_did(tmp_pat
             useful_for_seconds=None,
             priority=Priority.INTERACTIVE,
             wait_seconds=20,
-            client="ours",
+            caller=Caller("local", "ours", "ours"),
             report=None,
         )
         assert isinstance(answer, Record)

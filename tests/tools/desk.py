@@ -10,6 +10,7 @@ import anyio
 from tests.tools.records import record
 
 from forbear.rules.model import Priority, Refusal, State
+from forbear.tools.caller import Caller
 from forbear.tools.desk_port import Page, Report
 from forbear.tools.record import Record
 
@@ -55,7 +56,7 @@ class MemoryDesk:
         query: str | None,
         cursor: str | None,
         limit: int,
-        client: str,
+        caller: Caller,
     ) -> Mapping[str, Any] | Refusal:
         await self._called(
             "list_actions",
@@ -64,7 +65,7 @@ class MemoryDesk:
             query=query,
             cursor=cursor,
             limit=limit,
-            client=client,
+            caller=caller,
         )
         return self.listing
 
@@ -83,7 +84,7 @@ class MemoryDesk:
         useful_for_seconds: int | None,
         priority: Priority,
         wait_seconds: float,
-        client: str,
+        caller: Caller,
         report: Report | None,
     ) -> Record | Refusal:
         await self._called(
@@ -101,19 +102,19 @@ class MemoryDesk:
             useful_for_seconds=useful_for_seconds,
             priority=priority,
             wait_seconds=wait_seconds,
-            client=client,
+            caller=caller,
         )
         return self.answer
 
     async def check_status(
-        self, operation_id: str, *, wait_seconds: float, client: str, report: Report | None
+        self, operation_id: str, *, wait_seconds: float, caller: Caller, report: Report | None
     ) -> Record | Refusal:
         await self._called(
             "check_status",
             report,
             operation_id=operation_id,
             wait_seconds=wait_seconds,
-            client=client,
+            caller=caller,
         )
         return self.answer
 
@@ -124,7 +125,7 @@ class MemoryDesk:
         name: str | None,
         offset: int | None,
         wait_seconds: float,
-        client: str,
+        caller: Caller,
         report: Report | None,
     ) -> Record | Refusal:
         await self._called(
@@ -134,7 +135,7 @@ class MemoryDesk:
             name=name,
             offset=offset,
             wait_seconds=wait_seconds,
-            client=client,
+            caller=caller,
         )
         return self.answer
 
@@ -144,7 +145,7 @@ class MemoryDesk:
         *,
         reason: str,
         wait_seconds: float,
-        client: str,
+        caller: Caller,
         report: Report | None,
     ) -> Record | Refusal:
         await self._called(
@@ -153,7 +154,7 @@ class MemoryDesk:
             operation_id=operation_id,
             reason=reason,
             wait_seconds=wait_seconds,
-            client=client,
+            caller=caller,
         )
         return self.answer
 
@@ -169,7 +170,7 @@ class MemoryDesk:
         useful_for_seconds: int | None,
         priority: Priority,
         wait_seconds: float,
-        client: str,
+        caller: Caller,
         report: Report | None,
     ) -> Record | Refusal:
         await self._called(
@@ -184,7 +185,7 @@ class MemoryDesk:
             useful_for_seconds=useful_for_seconds,
             priority=priority,
             wait_seconds=wait_seconds,
-            client=client,
+            caller=caller,
         )
         return self.answer
 
@@ -202,7 +203,7 @@ class MemoryDesk:
         useful_for_seconds: int | None,
         priority: Priority,
         wait_seconds: float,
-        client: str,
+        caller: Caller,
         report: Report | None,
     ) -> Record | Refusal:
         await self._called(
@@ -219,19 +220,19 @@ class MemoryDesk:
             useful_for_seconds=useful_for_seconds,
             priority=priority,
             wait_seconds=wait_seconds,
-            client=client,
+            caller=caller,
         )
         return self.answer
 
     async def reconcile_write(
-        self, operation_id: str, *, wait_seconds: float, client: str, report: Report | None
+        self, operation_id: str, *, wait_seconds: float, caller: Caller, report: Report | None
     ) -> Record | Refusal:
         await self._called(
             "reconcile_write",
             report,
             operation_id=operation_id,
             wait_seconds=wait_seconds,
-            client=client,
+            caller=caller,
         )
         return self.answer
 
@@ -245,7 +246,7 @@ class MemoryDesk:
         cursor: str | None,
         limit: int,
         timeline: bool,
-        client: str,
+        caller: Caller,
     ) -> Record | Page | Refusal:
         await self._called(
             "operation_status",
@@ -256,7 +257,7 @@ class MemoryDesk:
             cursor=cursor,
             limit=limit,
             timeline=timeline,
-            client=client,
+            caller=caller,
         )
         return self.found if self.found is not None else self.answer
 
@@ -267,7 +268,7 @@ class MemoryDesk:
         option: str,
         reason: str,
         parameters: Mapping[str, Any],
-        client: str,
+        caller: Caller,
     ) -> Record | Refusal:
         await self._called(
             "request_decision",
@@ -275,15 +276,15 @@ class MemoryDesk:
             option=option,
             reason=reason,
             parameters=parameters,
-            client=client,
+            caller=caller,
         )
         return self.answer
 
     async def end_task(
-        self, *, task: str | None, operation_id: str | None, reason: str | None, client: str
+        self, *, task: str | None, operation_id: str | None, reason: str | None, caller: Caller
     ) -> Page | Refusal:
         await self._called(
-            "end_task", task=task, operation_id=operation_id, reason=reason, client=client
+            "end_task", task=task, operation_id=operation_id, reason=reason, caller=caller
         )
         if isinstance(self.answer, Refusal):
             return self.answer

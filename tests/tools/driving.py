@@ -22,7 +22,8 @@ from forbear.rules.steps import request_of
 from forbear.storage.reserving import Reserved
 from forbear.storage.store import Store
 from forbear.storage.transitions import Holding
-from forbear.tools.desk import Caller, Desk
+from forbear.tools.caller import Caller
+from forbear.tools.desk import Desk, Setting
 from forbear.tools.record import Record
 
 CONTRACT = """\
@@ -126,7 +127,7 @@ class Driver:
             useful_for_seconds=None,
             priority=Priority.INTERACTIVE,
             wait_seconds=0,
-            client="test",
+            caller=Caller("local", "test", "test"),
             report=None,
         )
         assert isinstance(record, Record), record
@@ -219,6 +220,6 @@ async def driver(home: Path, text: str = CONTRACT, **changes: Any) -> AsyncItera
     store = Store(home, clock, random)
     store.liveness.claim()
     try:
-        yield Driver(store, book, clock, Desk(store, book, clock, random, Caller()))
+        yield Driver(store, book, clock, Desk(store, book, clock, random, Setting()))
     finally:
         await store.close()

@@ -23,6 +23,7 @@ from tests.tools.records import ID, SUCCEEDED, escalated, read, record, write
 from forbear.rules.model import Priority, Refusal, State
 from forbear.tools import refusals
 from forbear.tools.answers import full, operation_schema, refusal, short
+from forbear.tools.caller import Caller, only
 from forbear.tools.endings import after_end
 from forbear.tools.record import Record
 from forbear.tools.surface import SCHEMA_URI, build
@@ -65,6 +66,8 @@ IN_SHORT = (
     "reconcile_write",
 )
 """Tools that answer one operation in short."""
+
+STDIO = Caller("local", "stdio", "stdio")
 
 
 @pytest.fixture(params=["legacy", "2026-07-28"])
@@ -309,7 +312,7 @@ async def test_every_tool_hands_a_refusal_on(tool: str, era: str) -> None:
 
 async def test_a_submission_reaches_the_desk_with_its_defaults(era: str) -> None:
     desk = MemoryDesk()
-    async with connected(desk, era, client="proc-1") as client:
+    async with connected(desk, era, caller_of=only("proc-1")) as client:
         await client.call_tool("submit_job", GOOD_CALLS["submit_job"])
 
     assert desk.asked == [
@@ -328,7 +331,7 @@ async def test_a_submission_reaches_the_desk_with_its_defaults(era: str) -> None
                 "useful_for_seconds": None,
                 "priority": Priority.INTERACTIVE,
                 "wait_seconds": 20,
-                "client": "proc-1",
+                "caller": Caller("local", "proc-1", "proc-1"),
             },
         )
     ]
@@ -360,7 +363,7 @@ async def test_a_submission_reaches_the_desk_with_all_its_limits(era: str) -> No
 
 async def test_a_write_reaches_the_desk_with_its_defaults(era: str) -> None:
     desk = MemoryDesk()
-    async with connected(desk, era, client="proc-1") as client:
+    async with connected(desk, era, caller_of=only("proc-1")) as client:
         await client.call_tool("write_api", GOOD_CALLS["write_api"])
 
     assert desk.asked == [
@@ -378,7 +381,7 @@ async def test_a_write_reaches_the_desk_with_its_defaults(era: str) -> None:
                 "useful_for_seconds": None,
                 "priority": Priority.INTERACTIVE,
                 "wait_seconds": 20,
-                "client": "proc-1",
+                "caller": Caller("local", "proc-1", "proc-1"),
             },
         )
     ]
@@ -408,7 +411,7 @@ async def test_a_call_reaches_the_desk_with_all_its_limits(tool: str, era: str) 
                 **limits,
                 "depends_on": ("op_1", "op_2"),
                 "priority": Priority.BACKGROUND,
-                "client": "stdio",
+                "caller": STDIO,
             },
         )
     ]
@@ -428,7 +431,7 @@ async def test_the_other_tools_reach_the_desk_with_their_arguments(era: str) -> 
         await client.call_tool("list_actions", {"provider": "exp", "limit": 5})
 
     assert desk.asked == [
-        ("check_status", {"operation_id": ID, "wait_seconds": 25, "client": "stdio"}),
+        ("check_status", {"operation_id": ID, "wait_seconds": 25, "caller": STDIO}),
         (
             "fetch_result",
             {
@@ -436,7 +439,7 @@ async def test_the_other_tools_reach_the_desk_with_their_arguments(era: str) -> 
                 "name": "log",
                 "offset": 16,
                 "wait_seconds": 20,
-                "client": "stdio",
+                "caller": STDIO,
             },
         ),
         (
@@ -445,16 +448,16 @@ async def test_the_other_tools_reach_the_desk_with_their_arguments(era: str) -> 
                 "operation_id": ID,
                 "reason": "wrong month",
                 "wait_seconds": 20,
-                "client": "stdio",
+                "caller": STDIO,
             },
         ),
-        ("reconcile_write", {"operation_id": ID, "wait_seconds": 3, "client": "stdio"}),
-        ("request_decision", {"operation_id": ID, **asked, "client": "stdio"}),
+        ("reconcile_write", {"operation_id": ID, "wait_seconds": 3, "caller": STDIO}),
+        ("request_decision", {"operation_id": ID, **asked, "caller": STDIO}),
         (
             "end_task",
-            {"task": "month-end", "operation_id": None, "reason": "done", "client": "stdio"},
+            {"task": "month-end", "operation_id": None, "reason": "done", "caller": STDIO},
         ),
-        ("end_task", {"task": None, "operation_id": ID, "reason": None, "client": "stdio"}),
+        ("end_task", {"task": None, "operation_id": ID, "reason": None, "caller": STDIO}),
         (
             "list_actions",
             {
@@ -463,7 +466,7 @@ async def test_the_other_tools_reach_the_desk_with_their_arguments(era: str) -> 
                 "query": None,
                 "cursor": None,
                 "limit": 5,
-                "client": "stdio",
+                "caller": STDIO,
             },
         ),
     ]

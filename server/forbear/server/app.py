@@ -28,7 +28,8 @@ from forbear.server.standing import Clerk
 from forbear.server.upstream import Upstream
 from forbear.server.worker import Worker, listen
 from forbear.storage.store import Store
-from forbear.tools.desk import Caller, Desk
+from forbear.tools.caller import only
+from forbear.tools.desk import Desk, Setting
 from forbear.tools.office import Office
 
 _log = logging.getLogger(__name__)
@@ -94,8 +95,8 @@ async def running(
         # A command is over at once and nobody shares its loop: it waits for what it needs.
         credentials = Credentials(clock=clock, waits=role == "cli")
         contracts = Contracts(settings.contracts, credentials, store.key)
-        caller = Caller(console=settings.console_url, resident=role == "worker")
-        desk = Desk(store, contracts, clock, random, caller)
+        setting = Setting(console=settings.console_url, resident=role == "worker")
+        desk = Desk(store, contracts, clock, random, setting)
         office = Office(store, contracts, clock, desk)
         app = App(settings, store, contracts, desk, office, clock, random)
         if not worker:
@@ -168,7 +169,9 @@ async def serve_stdio(settings: Settings, *, worker: bool, stopped: asyncio.Even
 
     with standard_input() as feed:
         async with running(settings, role="serve", worker=worker) as app:
-            server = build(app.desk, version=program_version(), client=app.store.liveness.owner)
+            server = build(
+                app.desk, version=program_version(), caller_of=only(app.store.liveness.owner)
+            )
             serving = asyncio.create_task(server.run_stdio_async(), name="serving")
             asked = asyncio.create_task(stopped.wait(), name="until stopped")
             await asyncio.wait({serving, asked}, return_when=asyncio.FIRST_COMPLETED)

@@ -230,6 +230,13 @@ def read(tool: str, model: type[_Model], given: Mapping[str, Any]) -> _Model | R
     return invalid_arguments(problems, written(tool, mended, kept))
 
 
+def waiting_at_most(arguments: _Model, seconds: float) -> _Model:
+    """The arguments with a wait of no more than that."""
+    if getattr(arguments, "wait_seconds", 0) <= seconds:
+        return arguments
+    return arguments.model_copy(update={"wait_seconds": seconds})
+
+
 def correct(model: type[Arguments], given: Mapping[str, Any]) -> dict[str, Any]:
     """The nearest arguments that the model takes.
 

@@ -33,8 +33,9 @@ from forbear.storage.store import Store
 from forbear.storage.transitions import Holding
 from forbear.tools import catalogue, declined, drafts, refusals, states, story
 from forbear.tools.book import Book
+from forbear.tools.caller import Caller
 from forbear.tools.desk_port import Page, Report
-from forbear.tools.drafts import Given
+from forbear.tools.drafts import Drafter, Given
 from forbear.tools.record import Record
 from forbear.tools.watch import Patience, Waiting, Watch
 
@@ -49,27 +50,34 @@ PAGE = 16_000
 
 
 @dataclass(frozen=True, slots=True)
-class Caller:
-    """Who asks, and where their people decide."""
+class Setting:
+    """What is true of every call that a process answers."""
 
-    principal: str = "local"
     console: str = "http://127.0.0.1:8377"
+    """Where people decide."""
     resident: bool = False
     """This process goes on when its client closes."""
+    remote: bool = False
+    """Callers may be on another machine, so a file of this one is shown as a resource."""
 
 
 class Desk:
-    """The tools' use cases on one store."""
+    """The tools' use cases on one store. Each call sees what belongs to its caller, and no more."""
 
     def __init__(
-        self, store: Store, book: Book, clock: Clock, random: Random, caller: Caller
+        self, store: Store, book: Book, clock: Clock, random: Random, setting: Setting
     ) -> None:
         self._store = store
         self._book = book
         self._clock = clock
-        self._caller = caller
-        self._drafter = drafts.Drafter(store.key, random, caller.principal, store.liveness.owner)
+        self._random = random
+        self._setting = setting
         self._watch = Watch(store, clock, self.record)
+
+    def for_remote_callers(self, *, resident: bool) -> Desk:
+        """This desk as it answers over a network."""
+        setting = replace(self._setting, remote=True, resident=resident)
+        return Desk(self._store, self._book, self._clock, self._random, setting)
 
     # --- reading ----------------------------------------------------------------------------
 
@@ -81,9 +89,9 @@ class Desk:
         query: str | None,
         cursor: str | None,
         limit: int,
-        client: str,
+        caller: Caller,
     ) -> Mapping[str, Any] | Refusal:
-        del client
+        del caller
         if provider is None:
             return catalogue.listing(self._book, query=query, cursor=cursor, limit=limit)
         found = self._contract(provider)
@@ -101,16 +109,15 @@ class Desk:
         cursor: str | None,
         limit: int,
         timeline: bool,
-        client: str,
+        caller: Caller,
     ) -> Record | Page | Refusal:
-        del client
         try:
             if operation_id is not None:
-                op = await self._own(operation_id)
+                op = await self._own(operation_id, caller)
                 return op if isinstance(op, Refusal) else await self.record(op, story_told=timeline)
             after = _read_cursor(cursor)
             found = await self._store.read.find(
-                principal=self._caller.principal,
+                principal=caller.principal,
                 state=None if state is None else str(state),
                 provider=provider,
                 task=task,
@@ -142,7 +149,7 @@ class Desk:
             console = link(contract.console, facts_of(op, contract))
         events = await read.events_of(op.id) if story_told else []
         served = None if case is None else self._store.console()
-        decides_at = served or self._caller.console
+        decides_at = served or self._setting.console
         return Record(
             operation=op,
             as_of=self._clock.now().wall,
@@ -163,7 +170,7 @@ class Desk:
         )
 
     async def _watched(self, op: Operation) -> bool:
-        if self._caller.resident:
+        if self._setting.resident:
             return True
         now = self._clock.now().wall
         return any(
@@ -173,38 +180,38 @@ class Desk:
             for process in await self._store.read.processes()
         )
 
-    async def _own(self, operation_id: str) -> Operation | Refusal:
+    async def _own(self, operation_id: str, caller: Caller) -> Operation | Refusal:
         op = await self._store.read.operation(operation_id)
-        if op is None or op.principal != self._caller.principal:
+        if op is None or op.principal != caller.principal:
             return refusals.unknown_operation(operation_id)
         return op
 
     # --- waiting ----------------------------------------------------------------------------
 
     async def check_status(
-        self, operation_id: str, *, wait_seconds: float, client: str, report: Report | None
+        self, operation_id: str, *, wait_seconds: float, caller: Caller, report: Report | None
     ) -> Record | Refusal:
         """Wait for news; never causes a request that the schedule would not make."""
         try:
-            op = await self._own(operation_id)
+            op = await self._own(operation_id, caller)
             if isinstance(op, Refusal):
                 return op
-            known = self._watch.known(client, op)
+            known = self._watch.known(caller, op)
             if known is not None and await self._watch.news(op) == known.news:
                 if known.waits >= PATIENCE and not op.final:
                     return self._nothing_new(op, known)
                 if not op.final and op.state is not State.ESCALATED:
-                    waiting = Waiting(wait_seconds, client, report)
+                    waiting = Waiting(wait_seconds, caller, report)
                     op = await self._watch.for_news(op, known.news, waiting)
-            return await self._answer(op, client)
+            return await self._answer(op, caller)
         except StoreError:
             return refusals.store_unavailable()
 
     async def _answer(
-        self, op: Operation, client: str, *, joined: bool = False, advice: str | None = None
+        self, op: Operation, caller: Caller, *, joined: bool = False, advice: str | None = None
     ) -> Record:
         """The record, counting the waits of this client that brought no news."""
-        patience = self._watch.answered(client, op, await self._watch.news(op))
+        patience = self._watch.answered(caller, op, await self._watch.news(op))
         return await self.record(op, joined=joined, advice=advice, spare_waits=patience.waits)
 
     def _nothing_new(self, op: Operation, known: Patience) -> Refusal:
@@ -231,7 +238,7 @@ class Desk:
         useful_for_seconds: int | None,
         priority: Priority,
         wait_seconds: float,
-        client: str,
+        caller: Caller,
         report: Report | None,
     ) -> Record | Refusal:
         """Store, check and queue a job once; then wait for the submission's answer."""
@@ -249,18 +256,18 @@ class Desk:
         return await self._begin(
             action,
             contract,
-            lambda holding: self._drafter.submission(holding, action, arguments, limits, given),
+            lambda by, holding: by.submission(holding, action, arguments, limits, given),
             limits,
             depends_on,
             states.submission_answered,
-            Waiting(wait_seconds, client, report),
+            Waiting(wait_seconds, caller, report),
         )
 
     async def _begin(
         self,
         action: Action,
         contract: Contract,
-        draft_with: Callable[[Holding], Draft | Refusal],
+        draft_with: Callable[[Drafter, Holding], Draft | Refusal],
         limits: drafts.Bounds,
         depends_on: tuple[str, ...],
         done: Callable[[Operation], bool],
@@ -269,7 +276,7 @@ class Desk:
         """Store one new operation, or join the one that it is, and wait for what it brings."""
         try:
             for needed in depends_on:
-                other = await self._own(needed)
+                other = await self._own(needed, waiting.caller)
                 if isinstance(other, Refusal):
                     return other
                 if other.state is not State.SUCCEEDED:
@@ -278,7 +285,8 @@ class Desk:
             holding = self._book.holding(contract.provider, action.name)
             if holding is None or holding.credential is None:
                 return refusals.credential_missing(contract.provider)
-            draft = draft_with(holding)
+            by = waiting.caller
+            draft = draft_with(self._drafter(by.principal, by.session), holding)
             if isinstance(draft, Refusal):
                 return draft
             accepted = await self._accept(draft, holding)
@@ -288,7 +296,7 @@ class Desk:
             of_limits = drafts.ignored(limits) if accepted.joined else limits.advice
             of_walk = catalogue.better_call(contract, action, accepted.items)
             advice = "; ".join(filter(None, (of_limits, of_walk))) or None
-            return await self._answer(op, waiting.client, joined=accepted.joined, advice=advice)
+            return await self._answer(op, waiting.caller, joined=accepted.joined, advice=advice)
         except StoreError:
             return refusals.store_unavailable()
 
@@ -306,13 +314,13 @@ class Desk:
         useful_for_seconds: int | None,
         priority: Priority,
         wait_seconds: float,
-        client: str,
+        caller: Caller,
         report: Report | None,
     ) -> Record | Refusal:
         """One call of class `read`, under its scope and budgets."""
         limits = deadline_seconds, useful_for_seconds
         given = Given(None, None, priority, task)
-        waiting = Waiting(wait_seconds, client, report)
+        waiting = Waiting(wait_seconds, caller, report)
         return await self._call(
             "read_api", provider, call, arguments, limits, given, depends_on, waiting
         )
@@ -331,13 +339,13 @@ class Desk:
         useful_for_seconds: int | None,
         priority: Priority,
         wait_seconds: float,
-        client: str,
+        caller: Caller,
         report: Report | None,
     ) -> Record | Refusal:
         """One write, once, under its class, key, scope and budgets."""
         limits = deadline_seconds, useful_for_seconds
         given = Given(purpose, idempotency_key, priority, task)
-        waiting = Waiting(wait_seconds, client, report)
+        waiting = Waiting(wait_seconds, caller, report)
         return await self._call(
             "write_api", provider, call, arguments, limits, given, depends_on, waiting
         )
@@ -369,7 +377,7 @@ class Desk:
         return await self._begin(
             call,
             contract,
-            lambda holding: self._drafter.call(holding, call, arguments, limits, given),
+            lambda by, holding: by.call(holding, call, arguments, limits, given),
             limits,
             depends_on,
             states.call_answered,
@@ -377,11 +385,11 @@ class Desk:
         )
 
     async def reconcile_write(
-        self, operation_id: str, *, wait_seconds: float, client: str, report: Report | None
+        self, operation_id: str, *, wait_seconds: float, caller: Caller, report: Report | None
     ) -> Record | Refusal:
         """Wait for what the lookups of an unclear write find; never a write."""
         try:
-            op = await self._own(operation_id)
+            op = await self._own(operation_id, caller)
             if isinstance(op, Refusal):
                 return op
             if not await self._can_be_looked_up(op):
@@ -390,7 +398,7 @@ class Desk:
             return refusals.store_unavailable()
         # The worker looks by schedule; asking only waits for what it finds, and counts as waiting.
         return await self.check_status(
-            operation_id, wait_seconds=wait_seconds, client=client, report=report
+            operation_id, wait_seconds=wait_seconds, caller=caller, report=report
         )
 
     async def _can_be_looked_up(self, op: Operation) -> bool:
@@ -407,13 +415,13 @@ class Desk:
         option: str,
         reason: str,
         parameters: Mapping[str, Any],
-        client: str,
+        caller: Caller,
     ) -> Record | Refusal:
         """Put a wish before a person; nothing else changes."""
         if option not in set(Option):
             return refusals.unknown_option(operation_id, option, reason)
         try:
-            op = await self._own(operation_id)
+            op = await self._own(operation_id, caller)
             if isinstance(op, Refusal):
                 return op
             ask = partial(
@@ -425,20 +433,19 @@ class Desk:
                 holding=self._book.holding(op.provider, op.action),
             )
             case = await self._store.write(ask)
-            return case if isinstance(case, Refusal) else await self._answer(op, client)
+            return case if isinstance(case, Refusal) else await self._answer(op, caller)
         except StoreError:
             return refusals.store_unavailable()
 
     async def end_task(
-        self, *, task: str | None, operation_id: str | None, reason: str | None, client: str
+        self, *, task: str | None, operation_id: str | None, reason: str | None, caller: Caller
     ) -> Page | Refusal:
         """Drop what has not been sent of a task, or of one operation."""
-        del client
         why = f"ended by the agent: {reason}" if reason else "ended by the agent"
-        ledger, principal = self._store.ledger, self._caller.principal
+        ledger, principal = self._store.ledger, caller.principal
         try:
             if operation_id is not None:
-                op = await self._own(operation_id)
+                op = await self._own(operation_id, caller)
                 if isinstance(op, Refusal):
                     return op
                 dropped = await self._store.write(partial(ledger.drop, operation_id=op.id, why=why))
@@ -459,28 +466,30 @@ class Desk:
         name: str | None,
         offset: int | None,
         wait_seconds: float,
-        client: str,
+        caller: Caller,
         report: Report | None,
     ) -> Record | Refusal:
         """An operation of its own, refused before the job's validated success."""
         try:
-            op = await self._own(operation_id)
+            op = await self._own(operation_id, caller)
             if isinstance(op, Refusal):
                 return op
             if op.kind is Kind.RESULT:
-                return await self._page(op, offset, wait_seconds, client, report)
+                return await self._page(op, offset, wait_seconds, caller, report)
             fetch = self._result_request(op, name)
             if isinstance(fetch, Refusal):
                 return fetch
             holding, request, result_name = fetch
-            draft = self._drafter.follow_up(op, Kind.RESULT, request, holding, name=result_name)
+            draft = self._drafter_for(op).follow_up(
+                op, Kind.RESULT, request, holding, name=result_name
+            )
             if isinstance(draft, Refusal):
                 return draft
             accepted = await self._accept(draft, holding)
             if isinstance(accepted, Refusal):
                 return accepted
             return await self._page(
-                accepted.operation, offset, wait_seconds, client, report, joined=accepted.joined
+                accepted.operation, offset, wait_seconds, caller, report, joined=accepted.joined
             )
         except StoreError:
             return refusals.store_unavailable()
@@ -514,15 +523,15 @@ class Desk:
         op: Operation,
         offset: int | None,
         wait_seconds: float,
-        client: str,
+        caller: Caller,
         report: Report | None,
         *,
         joined: bool = False,
     ) -> Record:
-        op = await self._watch.until(op, states.at_rest, Waiting(wait_seconds, client, report))
+        op = await self._watch.until(op, states.at_rest, Waiting(wait_seconds, caller, report))
         if op.result is not None and offset is not None:
             op = replace(op, result=await self._text_from(op.result, offset))
-        return await self._answer(op, client, joined=joined)
+        return await self._answer(op, caller, joined=joined)
 
     async def _text_from(self, result: Mapping[str, Any], offset: int) -> Mapping[str, Any]:
         """The stored text from a character on, at most one page of it."""
@@ -542,12 +551,12 @@ class Desk:
         *,
         reason: str,
         wait_seconds: float,
-        client: str,
+        caller: Caller,
         report: Report | None,
     ) -> Record | Refusal:
         """Ask the provider to stop a job; one not sent yet is dropped without a request."""
         try:
-            op = await self._own(operation_id)
+            op = await self._own(operation_id, caller)
             if isinstance(op, Refusal):
                 return op
             holding = self._book.holding(op.provider, op.action)
@@ -559,7 +568,7 @@ class Desk:
                 # Another process may have sent it since it was read; then it is a running job.
                 op = await self._store.write(drop) or op
                 if op.state is State.DISCARDED:
-                    return await self._answer(op, client)
+                    return await self._answer(op, caller)
             if not states.cancellable(op) or holding is None or not isinstance(job, Job):
                 return self._not_allowed("cancel_job", op, job if isinstance(job, Job) else None)
             if job.cancel is None:
@@ -571,15 +580,15 @@ class Desk:
             if isinstance(accepted, Refusal):
                 return accepted
             asked = await self._watch.until(
-                accepted.operation, states.at_rest, Waiting(wait_seconds, client, report)
+                accepted.operation, states.at_rest, Waiting(wait_seconds, caller, report)
             )
-            return await self._answer(asked, client, joined=accepted.joined)
+            return await self._answer(asked, caller, joined=accepted.joined)
         except StoreError:
             return refusals.store_unavailable()
 
     def repetition(self, op: Operation, holding: Holding) -> Draft | Refusal:
         """The draft of the same action once more, which only a decision lets be stored."""
-        return self._drafter.repetition(op, holding)
+        return self._drafter_for(op).repetition(op, holding)
 
     def cancellation(
         self,
@@ -591,13 +600,20 @@ class Desk:
         approved_by: str | None = None,
     ) -> Draft | Refusal:
         """The draft of a job's cancel operation; `approved_by` is the case that allowed it."""
-        draft = self._drafter.follow_up(op, Kind.CANCEL, request, holding, purpose=reason)
+        draft = self._drafter_for(op).follow_up(op, Kind.CANCEL, request, holding, purpose=reason)
         if isinstance(draft, Refusal) or approved_by is None:
             return draft
         approved = replace(draft.operation, authorisation=approved_by)
         return replace(draft, operation=approved, approve_within=None)
 
     # --- making operations ------------------------------------------------------------------
+
+    def _drafter(self, principal: str, session: str | None) -> Drafter:
+        return Drafter(self._store.key, self._random, principal, session)
+
+    def _drafter_for(self, op: Operation) -> Drafter:
+        """Of what follows from an operation, and belongs to its owner whoever asks for it."""
+        return self._drafter(op.principal, op.client)
 
     def _contract(self, provider: str) -> Contract | Refusal:
         contracts = self._book.contracts()

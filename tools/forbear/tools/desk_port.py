@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol
 
 from forbear.rules.model import Priority, Refusal, State
+from forbear.tools.caller import Caller
 from forbear.tools.record import Record
 
 Report = Callable[[Record], Awaitable[None]]
@@ -23,8 +24,8 @@ Page = tuple[list[Record], str | None]
 class DeskPort(Protocol):
     """The use cases behind the tools.
 
-    `client` names who calls: one name per server process over stdio. Waits without news are counted
-    per operation and client.
+    A caller sees, joins, awaits and ends what its principal owns. All else is `unknown_operation`,
+    in the same words as what never was.
     """
 
     async def list_actions(
@@ -35,7 +36,7 @@ class DeskPort(Protocol):
         query: str | None,
         cursor: str | None,
         limit: int,
-        client: str,
+        caller: Caller,
     ) -> Mapping[str, Any] | Refusal: ...
 
     async def submit_job(
@@ -53,12 +54,12 @@ class DeskPort(Protocol):
         useful_for_seconds: int | None,
         priority: Priority,
         wait_seconds: float,
-        client: str,
+        caller: Caller,
         report: Report | None,
     ) -> Record | Refusal: ...
 
     async def check_status(
-        self, operation_id: str, *, wait_seconds: float, client: str, report: Report | None
+        self, operation_id: str, *, wait_seconds: float, caller: Caller, report: Report | None
     ) -> Record | Refusal: ...
 
     async def fetch_result(
@@ -68,7 +69,7 @@ class DeskPort(Protocol):
         name: str | None,
         offset: int | None,
         wait_seconds: float,
-        client: str,
+        caller: Caller,
         report: Report | None,
     ) -> Record | Refusal: ...
 
@@ -78,7 +79,7 @@ class DeskPort(Protocol):
         *,
         reason: str,
         wait_seconds: float,
-        client: str,
+        caller: Caller,
         report: Report | None,
     ) -> Record | Refusal: ...
 
@@ -94,7 +95,7 @@ class DeskPort(Protocol):
         useful_for_seconds: int | None,
         priority: Priority,
         wait_seconds: float,
-        client: str,
+        caller: Caller,
         report: Report | None,
     ) -> Record | Refusal: ...
 
@@ -112,12 +113,12 @@ class DeskPort(Protocol):
         useful_for_seconds: int | None,
         priority: Priority,
         wait_seconds: float,
-        client: str,
+        caller: Caller,
         report: Report | None,
     ) -> Record | Refusal: ...
 
     async def reconcile_write(
-        self, operation_id: str, *, wait_seconds: float, client: str, report: Report | None
+        self, operation_id: str, *, wait_seconds: float, caller: Caller, report: Report | None
     ) -> Record | Refusal:
         """The lookup now if it is due; never a write."""
         ...
@@ -132,7 +133,7 @@ class DeskPort(Protocol):
         cursor: str | None,
         limit: int,
         timeline: bool,
-        client: str,
+        caller: Caller,
     ) -> Record | Page | Refusal:
         """One operation if its id is given, else a page of them."""
         ...
@@ -144,13 +145,13 @@ class DeskPort(Protocol):
         option: str,
         reason: str,
         parameters: Mapping[str, Any],
-        client: str,
+        caller: Caller,
     ) -> Record | Refusal:
         """Ask a person for an option; never decides."""
         ...
 
     async def end_task(
-        self, *, task: str | None, operation_id: str | None, reason: str | None, client: str
+        self, *, task: str | None, operation_id: str | None, reason: str | None, caller: Caller
     ) -> Page | Refusal:
         """What the end concerns, as it now stands. Exactly one of the two names is given."""
         ...

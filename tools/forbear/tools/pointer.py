@@ -15,10 +15,14 @@ from mcp.types import ElicitRequest, ElicitRequestURLParams, InputRequiredResult
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from forbear.rules.model import Case
+from forbear.tools.caller import Caller
 from forbear.tools.record import Record
 
 PATIENCE = 1.0
 """Seconds that an answer waits for a client to take the pointer."""
+
+REMEMBERED = 4_096
+"""Pairs of client and case that were pointed at; the oldest are forgotten first."""
 
 REPEATABLE = frozenset({"check_status", "operation_status", "reconcile_write"})
 """Tools that a client may call a second time for one answer: nothing follows from it.
@@ -31,13 +35,13 @@ _log = logging.getLogger(__name__)
 
 
 class Pointers:
-    """The pointers of one client: each case is pointed at once."""
+    """The pointers of a server: each client is pointed at each case once."""
 
     def __init__(self) -> None:
-        self._shown: set[str] = set()
+        self._shown: dict[tuple[str, str], None] = {}
 
     async def show(
-        self, tool: str, record: Record, context: Context[None, Any] | None
+        self, tool: str, record: Record, caller: Caller, context: Context[None, Any] | None
     ) -> InputRequiredResult | None:
         """Point the client at the open case of `record`, if there is one and it takes pointers.
 
@@ -47,22 +51,27 @@ class Pointers:
         case, url = record.case, record.decide_at
         if context is None or case is None or url is None or not record.console_served:
             return None
-        if case.id in self._shown or not _opens_pages(context):
+        if (caller.client, case.id) in self._shown or not _opens_pages(context):
             return None
         told = _message(case)
         if context.protocol_version in MODERN_PROTOCOL_VERSIONS:
             if tool not in REPEATABLE:
                 return None
-            self._shown.add(case.id)
+            self._note(caller, case)
             page = ElicitRequest(params=ElicitRequestURLParams(message=told, url=url))
             return InputRequiredResult(input_requests={case.id: page}, request_state=case.id)
-        self._shown.add(case.id)
+        self._note(caller, case)
         try:
             with anyio.move_on_after(PATIENCE):
                 await context.elicit_url(told, url, case.id)
         except Exception as error:
             _log.debug("the client was not pointed at case %s: %s", case.id, error)
         return None
+
+    def _note(self, caller: Caller, case: Case) -> None:
+        self._shown[caller.client, case.id] = None
+        if len(self._shown) > REMEMBERED:
+            del self._shown[next(iter(self._shown))]
 
 
 def _opens_pages(context: Context[None, Any]) -> bool:

@@ -107,8 +107,8 @@ def key_conflict(operation_id: str) -> Refusal:
 def possible_duplicate(
     operation_id: str | None, state: State, at: int, as_of: int, kind: Kind = Kind.JOB
 ) -> Refusal:
-    """`operation_id` is None where the earlier operation belongs to somebody else."""
-    asked = f"The same was asked for at {clock_time(at, as_of)}"
+    """`operation_id` is None where the earlier operation belongs to somebody else, of which no more
+    than that is told."""
     wanted = (
         "If the user wants it twice on purpose, a person must allow it; do not change the key or "
         "the wording to get past this."
@@ -116,14 +116,15 @@ def possible_duplicate(
     if operation_id is None:
         return _refuse(
             Code.POSSIBLE_DUPLICATE,
-            f"{asked} by somebody else on this store. Nothing was sent now.",
+            "The same was asked for by somebody else on this store. Nothing was sent now.",
             f"Tell the user and end your turn. {wanted}",
         )
     done = state is State.SUCCEEDED and kind is Kind.JOB
     tool = "fetch_result" if done else "check_status"
     return _refuse(
         Code.POSSIBLE_DUPLICATE,
-        f"{asked}: {clip(operation_id, 64)}, {state}. Nothing was sent now.",
+        f"The same was asked for at {clock_time(at, as_of)}: {clip(operation_id, 64)}, {state}. "
+        "Nothing was sent now.",
         f"Use that one: {call_text(tool, operation_id)}. {wanted}",
         operation_id,
     )

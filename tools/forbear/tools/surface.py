@@ -9,19 +9,20 @@ import difflib
 import json
 import logging
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import anyio
 from mcp.server import MCPServer
-from mcp.server.mcpserver import Context
+from mcp.server.mcpserver import Context, RequestStateSecurity
 from mcp.server.mcpserver.resources import TextResource
 from mcp.types import CallToolResult, InputRequiredResult, TextContent, Tool
 
 from forbear.rules.model import Code, Refusal
 from forbear.tools import arguments as given
 from forbear.tools.answers import Data, operation_schema, refusal
+from forbear.tools.caller import CallerOf, only
 from forbear.tools.desk_port import DeskPort
 from forbear.tools.pointer import Pointers
 from forbear.tools.record import Record
@@ -43,18 +44,29 @@ def build(
     desk: DeskPort,
     *,
     version: str,
-    client: str = "stdio",
+    caller_of: CallerOf | None = None,
+    longest_wait: float = given.MAX_WAIT,
+    state_keys: Sequence[bytes] = (),
     lifespan: Lifespan | None = None,
     grace: float = GRACE,
 ) -> MCPServer[None]:
     """The MCP server over a desk.
 
-    `client` names the process that serves one agent. Every call is answered within its
-    `wait_seconds` plus `grace` seconds, whatever the desk does. Logging goes to stderr, unless the
-    root logger was set up before.
+    `caller_of` says who made a request; without it one client over stdio makes them all. Every call
+    is answered within its `wait_seconds`, of which `longest_wait` is the most, plus `grace`
+    seconds, whatever the desk does. Processes with the same `state_keys` take each other's request
+    state. Logging goes to stderr, unless the root logger was set up before.
     """
     _log_to_stderr()
-    server = _Surface(desk, client=client, version=version, lifespan=lifespan, grace=grace)
+    server = _Surface(
+        desk,
+        caller_of=caller_of or only("stdio"),
+        longest_wait=longest_wait,
+        state_keys=state_keys,
+        version=version,
+        lifespan=lifespan,
+        grace=grace,
+    )
     server.add_resource(
         TextResource(
             uri=SCHEMA_URI,
@@ -87,7 +99,9 @@ class _Surface(MCPServer[None]):
         self,
         desk: DeskPort,
         *,
-        client: str,
+        caller_of: CallerOf,
+        longest_wait: float,
+        state_keys: Sequence[bytes],
         version: str,
         lifespan: Lifespan | None,
         grace: float,
@@ -98,9 +112,15 @@ class _Surface(MCPServer[None]):
             version=version,
             instructions=instructions(),
             lifespan=lifespan,
+            request_state_security=(
+                RequestStateSecurity(keys=state_keys)
+                if state_keys
+                else RequestStateSecurity.ephemeral()
+            ),
         )
         self._desk = desk
-        self._client = client
+        self._caller_of = caller_of
+        self._longest_wait = longest_wait
         self._grace = grace
         self._listed = [tool.listed() for tool in TOOLS]
         self._pointers = Pointers()
@@ -121,14 +141,16 @@ class _Surface(MCPServer[None]):
         passed = given.read(name, tool.arguments, arguments)
         if isinstance(passed, Refusal):
             return _refused(passed)
+        passed = given.waiting_at_most(passed, self._longest_wait)
         told: list[Record] = []
-        call = Invocation(self._desk, self._client, _Progress(context).report, told.append)
         try:
+            caller = self._caller_of(context)
+            call = Invocation(self._desk, caller, _Progress(context).report, told.append)
             with anyio.fail_after(getattr(passed, "wait_seconds", 0) + self._grace):
                 answer = await tool.run(call, passed)
             if isinstance(answer, Refusal):
                 return _refused(answer)
-            first = [await self._pointers.show(name, record, context) for record in told]
+            first = [await self._pointers.show(name, record, caller, context) for record in told]
             return next(filter(None, first), _answered(answer))
         except TimeoutError:
             _log.error("%s did not answer in time", name)

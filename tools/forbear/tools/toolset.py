@@ -14,6 +14,7 @@ from mcp.types import Tool, ToolAnnotations
 from forbear.rules.model import Priority, Refusal, State
 from forbear.tools import arguments as given
 from forbear.tools.answers import Data, after_end, full, page, short
+from forbear.tools.caller import Caller
 from forbear.tools.desk_port import DeskPort, Report
 from forbear.tools.record import Record
 
@@ -25,7 +26,7 @@ class Invocation:
     """What a tool body gets beside its arguments."""
 
     desk: DeskPort
-    client: str
+    caller: Caller
     report: Report
     tell: Callable[[Record], None]
     """Called with the one operation that the answer is about."""
@@ -70,7 +71,7 @@ async def _list_actions(call: Invocation, passed: given.ListActions) -> Data | R
         query=passed.query,
         cursor=passed.cursor,
         limit=passed.limit,
-        client=call.client,
+        caller=call.caller,
     )
     return listed if isinstance(listed, Refusal) else dict(listed)
 
@@ -91,7 +92,7 @@ async def _submit_job(call: Invocation, passed: given.SubmitJob) -> Data | Refus
             useful_for_seconds=passed.useful_for_seconds,
             priority=Priority(passed.priority),
             wait_seconds=passed.wait_seconds,
-            client=call.client,
+            caller=call.caller,
             report=call.report,
         ),
     )
@@ -103,7 +104,7 @@ async def _check_status(call: Invocation, passed: given.CheckStatus) -> Data | R
         await call.desk.check_status(
             passed.operation_id,
             wait_seconds=passed.wait_seconds,
-            client=call.client,
+            caller=call.caller,
             report=call.report,
         ),
     )
@@ -117,7 +118,7 @@ async def _fetch_result(call: Invocation, passed: given.FetchResult) -> Data | R
             name=passed.name,
             offset=passed.offset,
             wait_seconds=passed.wait_seconds,
-            client=call.client,
+            caller=call.caller,
             report=call.report,
         ),
     )
@@ -130,7 +131,7 @@ async def _cancel_job(call: Invocation, passed: given.CancelJob) -> Data | Refus
             passed.operation_id,
             reason=passed.reason,
             wait_seconds=passed.wait_seconds,
-            client=call.client,
+            caller=call.caller,
             report=call.report,
         ),
     )
@@ -149,7 +150,7 @@ async def _read_api(call: Invocation, passed: given.ReadApi) -> Data | Refusal:
             useful_for_seconds=passed.useful_for_seconds,
             priority=Priority(passed.priority),
             wait_seconds=passed.wait_seconds,
-            client=call.client,
+            caller=call.caller,
             report=call.report,
         ),
     )
@@ -170,7 +171,7 @@ async def _write_api(call: Invocation, passed: given.WriteApi) -> Data | Refusal
             useful_for_seconds=passed.useful_for_seconds,
             priority=Priority(passed.priority),
             wait_seconds=passed.wait_seconds,
-            client=call.client,
+            caller=call.caller,
             report=call.report,
         ),
     )
@@ -182,7 +183,7 @@ async def _reconcile_write(call: Invocation, passed: given.ReconcileWrite) -> Da
         await call.desk.reconcile_write(
             passed.operation_id,
             wait_seconds=passed.wait_seconds,
-            client=call.client,
+            caller=call.caller,
             report=call.report,
         ),
     )
@@ -197,7 +198,7 @@ async def _operation_status(call: Invocation, passed: given.OperationStatus) -> 
         cursor=passed.cursor,
         limit=passed.limit,
         timeline=passed.timeline,
-        client=call.client,
+        caller=call.caller,
     )
     match found:
         case Refusal():
@@ -217,7 +218,7 @@ async def _request_decision(call: Invocation, passed: given.RequestDecision) -> 
             option=passed.option,
             reason=passed.reason,
             parameters=passed.parameters or {},
-            client=call.client,
+            caller=call.caller,
         ),
     )
 
@@ -227,7 +228,7 @@ async def _end_task(call: Invocation, passed: given.EndTask) -> Data | Refusal:
         task=passed.task,
         operation_id=passed.operation_id,
         reason=passed.reason,
-        client=call.client,
+        caller=call.caller,
     )
     return ended if isinstance(ended, Refusal) else after_end(*ended, task=passed.task is not None)
 

@@ -10,6 +10,7 @@ from forbear.rules.model import Operation, State
 from forbear.rules.paging import reads_on
 from forbear.rules.ports import Clock
 from forbear.storage.store import Store
+from forbear.tools.caller import Caller
 from forbear.tools.desk_port import Report
 from forbear.tools.record import Record
 
@@ -22,7 +23,7 @@ class Waiting:
     """How long a caller waits for an answer, and how it hears of news meanwhile."""
 
     seconds: float
-    client: str
+    caller: Caller
     report: Report | None
 
 
@@ -47,17 +48,17 @@ class Watch:
         self._record = record
         self._known: dict[tuple[str, str], Patience] = {}
 
-    def known(self, client: str, op: Operation) -> Patience | None:
-        return self._known.get((client, op.id))
+    def known(self, caller: Caller, op: Operation) -> Patience | None:
+        return self._known.get((caller.client, op.id))
 
-    def answered(self, client: str, op: Operation, news: object) -> Patience:
+    def answered(self, caller: Caller, op: Operation, news: object) -> Patience:
         """Note what a client is told now; news resets the count."""
-        before = self._known.pop((client, op.id), None)
+        before = self._known.pop((caller.client, op.id), None)
         if before is not None and before.news == news:
             after = Patience(news, before.waits + 1, before.since)
         else:
             after = Patience(news, 0, self._clock.now().wall)
-        self._known[client, op.id] = after
+        self._known[caller.client, op.id] = after
         if len(self._known) > REMEMBERED:
             del self._known[next(iter(self._known))]
         return after

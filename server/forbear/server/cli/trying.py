@@ -165,12 +165,14 @@ async def _bring(app: App, op: Operation, *, as_json: bool) -> bool:
 async def _fetched(app: App, op: Operation, *, told: bool) -> Operation | Refusal | None:
     """The result operation of a job that has one, followed to its end."""
     from forbear.rules.model import Refusal
+    from forbear.tools.caller import Caller
 
     record = await app.desk.record(op)
     if "fetch_result" not in record.allowed_actions:
         return None
+    caller = Caller(op.principal, "terminal", app.store.liveness.owner)
     fetched = await app.desk.fetch_result(
-        op.id, name=None, offset=None, wait_seconds=0, client="terminal", report=None
+        op.id, name=None, offset=None, wait_seconds=0, caller=caller, report=None
     )
     if isinstance(fetched, Refusal):
         return fetched

@@ -20,7 +20,8 @@ from forbear.server.app import App
 from forbear.server.cli.terminal import Failure
 from forbear.storage.transitions import Holding
 from forbear.tools.book import Book
-from forbear.tools.desk import Caller, Desk
+from forbear.tools.caller import LOCAL, Caller
+from forbear.tools.desk import Desk, Setting
 from forbear.tools.record import Record
 from forbear.tools.times import clock_time
 
@@ -40,17 +41,17 @@ class Wanted:
 
     async def once(self, app: App) -> Record | Refusal:
         """As an agent would ask: the same again joins, or is refused."""
-        return await self._ask(app.desk, self._in(app.contracts))
+        return await self._ask(app, app.desk, self._in(app.contracts))
 
     async def again(self, app: App) -> Record | Refusal:
         """As a new action, which the contract or a person has allowed.
 
         What may have been applied, or still runs, is not repeated by this either.
         """
-        caller = Caller(console=app.settings.console_url)
         book = _Repeatable(app.contracts, self.provider, self.action)
-        desk = Desk(app.store, book, app.clock, app.random, caller)
-        return await self._ask(desk, self._in(app.contracts))
+        setting = Setting(console=app.settings.console_url)
+        desk = Desk(app.store, book, app.clock, app.random, setting)
+        return await self._ask(app, desk, self._in(app.contracts))
 
     def contract_allows(self, app: App) -> bool:
         """Whether the contract lets whoever asks on purpose do the same again."""
@@ -61,7 +62,8 @@ class Wanted:
         contract = book.contracts().get(self.provider)
         return contract.action(self.action) if contract is not None else None
 
-    async def _ask(self, desk: Desk, action: Action | None) -> Record | Refusal:
+    async def _ask(self, app: App, desk: Desk, action: Action | None) -> Record | Refusal:
+        caller = Caller(LOCAL, CLIENT, app.store.liveness.owner)
         if not isinstance(action, Call):
             return await desk.submit_job(
                 provider=self.provider,
@@ -76,7 +78,7 @@ class Wanted:
                 useful_for_seconds=None,
                 priority=Priority.INTERACTIVE,
                 wait_seconds=0,
-                client=CLIENT,
+                caller=caller,
                 report=None,
             )
         if action.send.request_class is RequestClass.READ:
@@ -94,7 +96,7 @@ class Wanted:
                 useful_for_seconds=None,
                 priority=Priority.INTERACTIVE,
                 wait_seconds=0,
-                client=CLIENT,
+                caller=caller,
                 report=None,
             )
         return await desk.write_api(
@@ -109,7 +111,7 @@ class Wanted:
             useful_for_seconds=None,
             priority=Priority.INTERACTIVE,
             wait_seconds=0,
-            client=CLIENT,
+            caller=caller,
             report=None,
         )
 
