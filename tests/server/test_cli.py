@@ -1174,7 +1174,7 @@ def test_a_missing_key_is_exit_3(home: Path, run: Run, monkeypatch: pytest.Monke
     monkeypatch.delenv("EXP_TOKEN")
     refused = run("try", "exp.export", "dataset=sales")
     assert refused.code == 3
-    assert "`forbear doctor` names it" in refused.err
+    assert "EXP_TOKEN is not set -> set it" in refused.err
 
 
 def test_a_setting_that_is_none_is_wrong_usage_with_the_nearest_one(home: Path, run: Run) -> None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import base64
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.support import ManualClock
 
 from forbear.rules.contract import Auth
+from forbear.rules.tokens import Grant
 from forbear.server.credentials import Credential, Credentials, MissingCredential
 from forbear.server.fetching import MAX_SECRET
 
@@ -84,14 +87,52 @@ def test_what_is_missing_is_named_with_the_fix(tmp_path: Path) -> None:
     assert "regular file" in missing(Auth("bearer", secret=f"file:{tmp_path}")).reason
 
 
-@pytest.mark.parametrize(
-    "auth",
-    [
-        Auth("oauth2_client", token_url="https://x.example/t", client_id="env:K"),
-    ],
+CLIENT = Auth(
+    "oauth2_client",
+    token_url="https://id.example/t",
+    client_id="app",
+    client_secret="env:K",
+    scope="read",
 )
-def test_what_cannot_be_done_yet_says_so(auth: Auth) -> None:
-    assert "not supported yet ->" in missing(auth, K="x").reason
+
+
+@pytest.mark.requirement("C03")
+def test_a_client_is_named_by_its_own_credential_whatever_its_token_is() -> None:
+    credentials = Credentials({"K": SECRET}, ManualClock())
+    before = credentials.resolve(CLIENT)
+    assert isinstance(before, Credential)
+    assert (before.headers(), before.lacks_token()) == ((), True)
+    credentials.granted(CLIENT, Grant("t0ken-0001", 3_600_000), 0)
+    after = credentials.resolve(CLIENT)
+    assert isinstance(after, Credential)
+    assert after.headers() == (("Authorization", "Bearer t0ken-0001"),)
+    assert (before.lacks_token(), after.lacks_token()) == (False, False)
+    assert before.fingerprint(KEY) == after.fingerprint(KEY)
+    assert before.version(KEY) == after.version(KEY)
+    assert {SECRET, "t0ken-0001"} <= set(after.secrets())
+    assert SECRET not in repr((before, after))
+    assert "t0ken" not in repr((before, after))
+
+    other = resolved(CLIENT, K="another")
+    assert other.fingerprint(KEY) != before.fingerprint(KEY)
+    wider = resolved(replace(CLIENT, scope="write"), K=SECRET)
+    assert wider.fingerprint(KEY) == before.fingerprint(KEY)
+    assert wider.version(KEY) != before.version(KEY)
+    assert wider.lacks_token()
+
+
+def test_a_refused_token_is_dropped_and_the_one_after_it_is_not() -> None:
+    credentials = Credentials({"K": SECRET}, ManualClock())
+    credentials.granted(CLIENT, Grant("t0ken-0001", 3_600_000), 0)
+    used = credentials.resolve(CLIENT)
+    assert isinstance(used, Credential)
+    credentials.granted(CLIENT, Grant("t0ken-0002", 3_600_000), 0)
+    credentials.refused(CLIENT, used)
+    now = credentials.resolve(CLIENT)
+    assert isinstance(now, Credential)
+    assert now.headers() == (("Authorization", "Bearer t0ken-0002"),)
+    credentials.refused(CLIENT, now)
+    assert now.lacks_token()
 
 
 @pytest.mark.parametrize("value", ["a\r\nX-Evil: 1", "a\nb", "caf\u00e9", "a\x00b"])

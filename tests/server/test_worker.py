@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from pathlib import Path
+from typing import Any
 
 import anyio.lowlevel
 import pytest
@@ -24,9 +25,7 @@ from tests.e2e.harness import (
 from tests.support import ManualClock
 
 from forbear.server.fake import Answer
-from forbear.server.worker import Worker
 from forbear.storage.brakes import Brakes
-from forbear.storage.queries import Due
 from forbear.storage.schema import operations
 from forbear.storage.store import Store
 
@@ -168,24 +167,25 @@ async def test_what_becomes_due_while_it_is_still_in_hand_is_carried_next(
 ) -> None:
     """A slot is freed for it just then: nobody else will ever wake the schedule for it."""
     in_hand, let_go = asyncio.Event(), asyncio.Event()
-    last_look = Worker._cool_if_stuck
-
-    async def slowly(worker: Worker, due: Due, looked_at: int) -> None:
-        in_hand.set()
-        await let_go.wait()
-        await last_look(worker, due, looked_at)
-
     async with stage(tmp_path, NO_RESULT, states=FOREVER) as on:
         job = await on.submit()
         op = await on.operation(job)
         assert op.next_at is not None
         brakes, by = Brakes(on.clock), {"operator": "ann"}
         await on.app.store.write(lambda c: brakes.pause(c, "all", by))
-        monkeypatch.setattr(Worker, "_cool_if_stuck", slowly)
+        write = on.app.store.write
+
+        async def slowly(unit: Any) -> Any:
+            done = await write(unit)
+            if done == (False, False):  # nothing to do: it is about to be let go
+                in_hand.set()
+                await let_go.wait()
+            return done
+
+        monkeypatch.setattr(on.app.store, "write", slowly)
         on.clock.advance(op.next_at - on.now)
         on.app.store.wake()
         await asyncio.wait_for(in_hand.wait(), 10)
-        on.clock.advance(1)
 
         def freed(connection: Connection) -> None:
             brakes.resume(connection, "all", by)

@@ -32,6 +32,7 @@ from forbear.storage.ledger import Ledger
 from forbear.storage.liveness import Liveness
 from forbear.storage.reserving import Reserved
 from forbear.storage.schema import attempts, cases, events, operations
+from forbear.storage.tokens import TokenReserved
 from forbear.storage.transitions import Holding, load
 from forbear.tools import drafts
 
@@ -288,7 +289,9 @@ class House:
     def reserve(self, op: Operation | str, held: Holding | str | None = "own") -> Reserved | bool:
         operation_id = op if isinstance(op, str) else op.id
         brought = holding(self.read(operation_id).action) if isinstance(held, str) else held
-        return self.write(lambda c: self.ledger.reserve(c, operation_id, brought))
+        step = self.write(lambda c: self.ledger.reserve(c, operation_id, brought))
+        assert not isinstance(step, TokenReserved)
+        return step
 
     def permit(self, op: Operation | str, held: Holding | str | None = "own") -> Reserved:
         """A reservation, which must be granted."""

@@ -19,7 +19,7 @@ from tests.storage.house import House, holding
 from tests.support import FixedRandom, ManualClock
 
 from forbear.server.clock import SystemRandom
-from forbear.storage import migrations, schema
+from forbear.storage import guards, migrations, schema
 from forbear.storage.database import Database
 from forbear.storage.errors import StoreTooNew, StoreUnavailable
 from forbear.storage.store import Store
@@ -49,7 +49,7 @@ def test_the_migrations_make_exactly_the_schema_that_the_program_knows(
     other = sa.create_engine(f"sqlite:///{tmp_path / 'direct.db'}")
     with other.begin() as connection:
         schema.metadata.create_all(connection)
-        for guard in schema.GUARDS_SQLITE:
+        for guard in guards.GUARDS_SQLITE:
             connection.exec_driver_sql(guard)
         direct = shape(connection)
     other.dispose()

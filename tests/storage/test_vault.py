@@ -26,7 +26,7 @@ OPEN = {
     "alembic_version", "attempts", "audit_epochs", "audit_logs", "authorisations", "cases",
     "checkpoints", "circuits", "credentials", "data_keys", "ended_tasks", "events", "grants",
     "operations", "pauses", "processes", "prunings", "requests", "reservations", "scopes",
-    "task_turns", "tasks", "turns", "waits",
+    "task_turns", "tasks", "token_requests", "token_slots", "turns", "waits",
 }  # fmt: skip
 """Every table, so that whoever adds one thinks of what it may say."""
 

@@ -81,8 +81,12 @@ def admit(
     *,
     credential_ready: bool,
     paused: bool = False,
+    token: Hold | None = None,
 ) -> Admit | Hold | Verdict:
-    """Decide about the request that `op` would send next. `op` is live and has no open attempt."""
+    """Decide about the request that `op` would send next. `op` is live and has no open attempt.
+
+    `token` is the wait for a token that is being fetched, or cannot be fetched yet.
+    """
     ended = overdue(op, now)
     if ended is not None:
         return ended
@@ -101,6 +105,8 @@ def admit(
         return _hold(op, now, now + PAUSE_RECHECK, WaitingFor.SCOPE, None)
     if not credential_ready:
         return _hold(op, now, now + CREDENTIAL_RECHECK, WaitingFor.CREDENTIAL, None)
+    if token is not None:
+        return awaiting_token(op, now, token)
     extra = is_extra(op)
     refused = _scope_spent(op, scopes, now) if extra and op.once is None else None
     if refused is not None:
@@ -114,6 +120,16 @@ def admit(
             case Taken() as mark:
                 taken.append(mark)
     return _grant(op, action, now, tuple(taken), extra=extra)
+
+
+def awaiting_token(op: Operation, now: int, token: Hold) -> Hold | Verdict:
+    """Wait for a token, though never past the operation's own end."""
+    return _hold(op, now, token.until, token.waiting_for, token.source)
+
+
+def in_doubt(op: Operation) -> bool:
+    """Whether a write may have been applied that we hold no handle of: it is never dropped."""
+    return op.state is State.UNCLEAR or not (has_handle(op) or may_send_again(op))
 
 
 def is_extra(op: Operation) -> bool:
@@ -135,7 +151,7 @@ def _scope_spent(op: Operation, scopes: Sequence[Shared], now: int) -> Hold | Ve
         if budget is None or seen.extra < budget[0]:
             continue
         free_at = now + budget[1] if seen.extra_free_at is None else seen.extra_free_at
-        if _in_doubt(op):
+        if in_doubt(op):
             return _hold(op, now, free_at, WaitingFor.SCOPE, DelaySource.SCOPE_LIMIT)
         if op.kind is Kind.JOB:
             return stop(Reason.TRANSPORT_BUDGET_EXHAUSTED, why=f"retry budget of {one.key}")
@@ -150,7 +166,7 @@ def _wait(
 ) -> Hold | Verdict:
     """Wait for a scope; a call or submission that is known to come too late ends at once (R12)."""
     beyond = later.known and later.until > last_start(op)
-    if beyond and op.once is None and op.step is Step.SEND and not _in_doubt(op):
+    if beyond and op.once is None and op.step is Step.SEND and not in_doubt(op):
         return _too_late(op, later.until)
     held = _hold(op, now, later.until, later.waiting_for, later.source)
     if isinstance(held, Hold) and later.queued:
@@ -196,7 +212,7 @@ def overdue(op: Operation, now: int) -> Verdict | None:
         return stop(Reason(op.once), why="the single permit could not be used in time")
     if now <= last_start(op):
         return None
-    if _in_doubt(op):
+    if in_doubt(op):
         return stop(Reason.UNCLEAR_WRITE, why=str(end_reason(op)))
     if op.kind is Kind.JOB:
         return stop(end_reason(op))
@@ -221,7 +237,7 @@ def exhausted(op: Operation) -> Verdict | None:
         return stop(Reason.UNCLEAR_WRITE) if op.lookups.spent and not under_way else None
     if not op.attempts.spent:
         return None
-    if _in_doubt(op):
+    if in_doubt(op):
         return stop(Reason.UNCLEAR_WRITE)
     if op.kind is Kind.JOB:
         return stop(Reason.TRANSPORT_BUDGET_EXHAUSTED)
@@ -240,13 +256,8 @@ def _window_over(op: Operation, action: Action, now: int) -> Verdict | None:
 
 
 def _rests_on_key(op: Operation, action: Action) -> bool:
-    repeats = op.step is Step.SEND and op.attempts.used > 0 and _in_doubt(op)
+    repeats = op.step is Step.SEND and op.attempts.used > 0 and in_doubt(op)
     return repeats and key_of(op, action) is not None
-
-
-def _in_doubt(op: Operation) -> bool:
-    """Whether a write may have been applied that we hold no handle of: it is never dropped."""
-    return op.state is State.UNCLEAR or not (has_handle(op) or may_send_again(op))
 
 
 def _is_read(op: Operation) -> bool:

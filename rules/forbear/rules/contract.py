@@ -473,7 +473,7 @@ class Auth:
     """References to secrets, never secrets.
 
     `none`; `bearer`: secret; `basic`: user, password; `header`, `query`, `body`: name, secret;
-    `oauth2_client`: token_url, client_id, client_secret, scope.
+    `oauth2_client`: token_url, client_id, client_secret, scope, client_auth.
     """
 
     scheme: str = "none"
@@ -487,6 +487,8 @@ class Auth:
     scope: str | None = None
     exec: tuple[str, ...] | None = None
     """The argument list where the secret is an `exec:` reference."""
+    client_auth: str | None = None
+    """How a client shows its secret: `basic` (if None) or `post`."""
 
     def narrowed(self, secret: str) -> Auth:
         """The same way in with another secret; `basic` takes it as its password."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from forbear.rules.contract import Action, Auth, Job, Request, Template, Tree
-from forbear.rules.contract_keys import SCHEME
+from forbear.rules.contract_keys import CLIENT_AUTH, SCHEME
 from forbear.rules.contract_kinds import Place, Section, nearest
 from forbear.rules.contract_request_terms import LINK, REFERENCE
 from forbear.rules.contract_terms import TEXT, TEXTS
@@ -25,7 +25,7 @@ _NEEDED: Mapping[str, tuple[str, ...]] = {
 _ALLOWED: Mapping[str, tuple[str, ...]] = {
     **_NEEDED,
     "basic": ("user", "password"),
-    "oauth2_client": ("token_url", "client_id", "client_secret", "scope"),
+    "oauth2_client": ("token_url", "client_id", "client_secret", "scope", "client_auth"),
 }
 
 
@@ -51,9 +51,16 @@ def auth(section: Section) -> Auth:
         section.get("client_secret", REFERENCE),
         section.get("scope", TEXT),
         section.get("exec", TEXTS),
+        section.get("client_auth", CLIENT_AUTH),
     )
     if scheme == "basic" and found.user is not None and not section.has("password"):
         section.place.at("user").read(REFERENCE, found.user)  # it is itself the secret
+    if found.token_url is not None and set("{#") & set(found.token_url):
+        section.complain(
+            "token_url",
+            "has a placeholder or a fragment",
+            "write the whole address of the endpoint",
+        )
     _check_command(section, found)
     return found
 

@@ -82,6 +82,7 @@ Keys = Mapping[str, tuple[Kind[object], str]]
 CLASS = choice(*(known.value for known in RequestClass))
 OPERATOR = choice("any", "separate")
 SCHEME = choice("none", "bearer", "basic", "header", "query", "body", "oauth2_client")
+CLIENT_AUTH = choice("basic", "post")
 PER = choice("account", "provider", "host", "credential", "account+action")
 REPEAT = choice("ask", "join", "key", "free")
 ON_FAILURE = choice("note", "ask")
@@ -119,6 +120,7 @@ AUTH = Table(
         "client_id": (TEXT, "Client id of oauth2_client; a reference or the id itself."),
         "client_secret": (REFERENCE, "A reference to the client secret of oauth2_client."),
         "scope": (TEXT, "Scope that oauth2_client asks for."),
+        "client_auth": (CLIENT_AUTH, "How the client shows its secret; default basic."),
         "exec": (TEXTS, "Program and arguments that print the secret, for exec:"),
     },
     required=("scheme",),

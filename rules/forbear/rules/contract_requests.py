@@ -425,7 +425,12 @@ def surroundings(
     return {
         "base_url": base_url,
         "account": account,
-        "auth": {name: getattr(auth, name) for name in Auth.__slots__},
+        "auth": {
+            name: getattr(auth, name)
+            for name in Auth.__slots__
+            # A key of a later version counts only where it is stated: an upgrade strands nothing.
+            if name != "client_auth" or auth.client_auth is not None
+        },
         "allow_hosts": sorted(allow_hosts),
         "headers": headers,
     }

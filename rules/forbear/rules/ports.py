@@ -71,6 +71,20 @@ class Permit:
     boot_id: str
     provider: str
     account: str
+    for_token: bool = False
+    """The request fetches a token for the provider's credential: it goes to `token_url` alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenAnswer:
+    """What a token request brought. The token itself stays with the sender."""
+
+    why: str
+    """Why there is no token, in a few words without a secret; empty if there is one."""
+    later: bool = False
+    """Asking again may help; else something has to be changed first."""
+    wait: int | None = None
+    """The least wait that the provider asks for, ms."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +109,8 @@ class Reply:
     headers_too_large, too_late, egress_refused, credential_missing, local."""
     detail: str = ""
     """One line for a person; never a secret, never a query string."""
+    token: TokenAnswer | None = None
+    """Of a token request that was answered completely; its body is not in the reply."""
 
     def header(self, name: str) -> str | None:
         """The value of a field sent once; several lines are joined with a comma and a space."""

@@ -33,11 +33,14 @@ from forbear.rules.conclusions import stop as stop
 from forbear.rules.contract import Action, Contract, Effect, Job
 from forbear.rules.lifecycle import Event
 from forbear.rules.model import (
+    Budget,
+    Certainty,
     DelaySource,
     Kind,
     Notice,
     Operation,
     Reason,
+    RequestClass,
     Step,
     WaitingFor,
 )
@@ -66,11 +69,13 @@ def after_attempt(
     u: float,
     *,
     can_still_send: bool = False,
+    new_token: bool = False,
 ) -> Verdict:
     """The verdict on one closed attempt of `op.step`.
 
     `op` is the record as it stands, with the attempt already counted; `u` is uniform in [0, 1).
-    `can_still_send` matters to lookups only, see `reconciliation.after_lookup`.
+    `can_still_send` matters to lookups only, see `reconciliation.after_lookup`. `new_token`: a 401
+    is about a token that is replaced, and not yet about the credential behind it.
     """
     hop = None if signal.location is None else Hop.after(op, signal.location)
     if isinstance(hop, str):
@@ -87,12 +92,14 @@ def after_attempt(
         verdict = _after_status(op, action, signal, now, u)
     else:
         verdict = _after_submission(op, contract, action, signal, now, u)
+    denied = signal.meaning is Meaning.AUTH and signal.status == 401
+    denied = denied and _carried_credential(op, action)
+    if denied and new_token and op.once is None:
+        denied, verdict = False, _with_new_token(op, verdict, signal, now)
     sent = action.send if op.kind in (Kind.JOB, Kind.CALL) else request_of(op, action)
     verdict = approved_again(op, action, sent.approval.covers, verdict, now)
     verdict = replace(verdict, changes={**forgotten(op), **verdict.changes})
-    if signal.meaning is Meaning.AUTH and signal.status == 401:
-        return replace(verdict, block_credential=_carried_credential(op, action))
-    return verdict
+    return replace(verdict, block_credential=True) if denied else verdict
 
 
 def _carried_credential(op: Operation, action: Action) -> bool:
@@ -123,6 +130,24 @@ def _redirected(op: Operation, hop: Hop, signal: Signal, now: int) -> Verdict:
     event = Event.POSTPONED if op.step is Step.SEND else Event.OBSERVED
     story = story_of(signal, hop=hop.number, to=place(hop.url))
     return Verdict(event, seen | planned, story=story)
+
+
+def _with_new_token(op: Operation, verdict: Verdict, signal: Signal, now: int) -> Verdict:
+    """The same request again at once: a 401 did nothing, and costs nothing that is needed for it.
+
+    What an earlier attempt may have done stays in doubt.
+    """
+    spent = {Step.SEND: "attempts", Step.STATUS: "status_requests", Step.LOOKUP: "lookups"}[op.step]
+    budget: Budget = getattr(op, spent)
+    raised = replace(budget, max=max(budget.max, budget.used + 1))
+    waits = {"waiting_for": WaitingFor.PROVIDER if op.step is Step.STATUS else None}
+    changes = {**verdict.changes, spent: raised, **waits, "next_at": now}
+    event = Event.OBSERVED
+    if op.step is Step.SEND:
+        write = op.request_class is not RequestClass.READ
+        unclear = write and strongest(op.certainty, signal.certainty) is Certainty.MAYBE_APPLIED
+        event = Event.MADE_UNCLEAR if unclear else Event.POSTPONED
+    return Verdict(event, changes, story={**story_of(signal), "token": "refused"})
 
 
 # --- a status answer ------------------------------------------------------------------------

@@ -17,11 +17,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from urllib.parse import quote_plus
 
 from forbear.rules.contract import Auth
 from forbear.rules.ports import Clock
+from forbear.rules.tokens import Grant
 from forbear.server.clock import SystemClock
 from forbear.server.fetching import MAX_SECRET, Fetcher, Found, checked, from_command, from_keyring
+from forbear.server.tokens import Tokens
 
 _FIELD_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # RFC 9110, section 5.6.2: token
 _FIELD_VALUE = re.compile(r"[\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?")
@@ -48,6 +51,10 @@ class Credential:
     _bound: tuple[str, ...] = field(default=(), repr=False)
     """What the fingerprint covers: secrets of `env:` and literals, references of the others."""
     _secrets: tuple[str, ...] = field(default=(), repr=False)
+    _client: tuple[str, ...] = field(default=(), repr=False)
+    """Of a credential whose token is fetched: all that its grant depends on."""
+    lacks_token: Callable[[], bool] = field(default=lambda: False, repr=False, compare=False)
+    """Whether it is time to fetch its token, now. One that lives on is sent all the same."""
 
     def headers(self) -> tuple[tuple[str, str], ...]:
         """Header fields for the final request only."""
@@ -74,7 +81,12 @@ class Credential:
         return (*self._secrets, *(secret.rpartition(" ")[2] for secret in self._secrets))
 
     def version(self, store_key: bytes) -> str:
-        """A keyed name of the very value in use: a refusal counts until it changes."""
+        """A keyed name of the very value in use: a refusal counts until it changes.
+
+        A token is none: its name is that of the client that it was granted to.
+        """
+        if self._client:
+            return _digest(store_key, b"version\0", self._client)
         sent = (text for pair in (*self._headers, *self._query, *self._body) for text in pair)
         return _digest(store_key, b"version\0", tuple(sent))
 
@@ -92,7 +104,7 @@ class Credentials:
     commands; else such a secret counts as missing until it has `arrived`, and nothing ever blocks.
     """
 
-    __slots__ = ("_environment", "_fetcher", "_waits")
+    __slots__ = ("_environment", "_fetcher", "_tokens", "_waits")
 
     def __init__(
         self,
@@ -103,6 +115,7 @@ class Credentials:
     ) -> None:
         self._environment = environment
         self._fetcher = Fetcher(clock or SystemClock())
+        self._tokens = Tokens(clock or SystemClock())
         self._waits = waits
 
     async def arrived(self, auth: Auth) -> None:
@@ -113,14 +126,21 @@ class Credentials:
                 self._fetcher.get(source, fetch)
             await self._fetcher.arrived(slow)
 
-    def refused(self, auth: Auth) -> None:
-        """A provider said 401: what can be fetched again is, instead of being used on."""
+    def refused(self, auth: Auth, used: Credential | None = None) -> None:
+        """A provider said 401: what can be fetched again is, instead of being used on.
+
+        Of a token only the very one that was `used` is dropped, and its client is in no doubt yet.
+        """
+        if used is not None and used._client:
+            for secret in used._secrets[-1:]:
+                self._tokens.drop(used._client, secret)
+            return
         for source, _ in self._slow(auth):
             self._fetcher.refused(source)
 
     def _slow(self, auth: Auth) -> Iterator[tuple[_Source, Callable[[], Found]]]:
         slow = ("keyring:", "exec:") if auth.exec else "keyring:"
-        for reference in (auth.secret, auth.user, auth.password):
+        for reference in (auth.secret, auth.user, auth.password, *_client_of(auth)):
             if reference is not None and reference.startswith(slow):
                 yield self._source(reference, auth.exec or ())
 
@@ -144,11 +164,58 @@ class Credentials:
                 return self._single(auth, auth.secret)
             case "basic":
                 return self._basic(auth)
+            case "oauth2_client":
+                return self._token(auth)
             case _:
-                reason = (
-                    "this scheme is not supported yet -> use bearer, basic, header, query or none"
-                )
+                reason = "needs a name -> add name = …"
                 return MissingCredential(f"[auth] scheme = {auth.scheme!r}", reason)
+
+    # --- tokens -----------------------------------------------------------------------------
+
+    def client(self, auth: Auth) -> Credential | MissingCredential:
+        """What lets a client in at its token endpoint, and nowhere else (RFC 6749, 2.3.1)."""
+        pair = self._client_pair(auth)
+        if isinstance(pair, MissingCredential):
+            return pair
+        user, secret = pair
+        if auth.client_auth == "post":
+            fields = (("client_id", user.value), ("client_secret", secret.value))
+            return Credential(_body=fields, _secrets=(secret.value,))
+        encoded = f"{quote_plus(user.value)}:{quote_plus(secret.value)}"
+        basic = base64.b64encode(encoded.encode()).decode("ascii")
+        hidden = (basic, quote_plus(secret.value), secret.value)
+        return Credential((("Authorization", f"Basic {basic}"),), _secrets=hidden)
+
+    def granted(self, auth: Auth, grant: Grant, age: int) -> None:
+        """Keep a token in memory for the client of `auth`; it was asked for `age` ms ago."""
+        pair = self._client_pair(auth)
+        if not isinstance(pair, MissingCredential):
+            self._tokens.keep(_grounds(auth, *pair), grant, age)
+
+    def _token(self, auth: Auth) -> Credential | MissingCredential:
+        """The client's credential by name; on the wire, its token while one lives."""
+        pair = self._client_pair(auth)
+        if isinstance(pair, MissingCredential):
+            return pair
+        user, secret = pair
+        client = _grounds(auth, user, secret)
+        token = self._tokens.of(client)
+        return Credential(
+            () if token is None else (("Authorization", f"Bearer {token}"),),
+            _bound=("oauth2_client", auth.token_url or "", user.bound, secret.bound),
+            _secrets=(secret.value,) if token is None else (secret.value, token),
+            _client=client,
+            lacks_token=lambda: self._tokens.due(client),  # no partial: its repr shows what it has
+        )
+
+    def _client_pair(self, auth: Auth) -> tuple[_Secret, _Secret] | MissingCredential:
+        user = self._read(auth.client_id, auth.exec or (), literal=True)
+        if isinstance(user, MissingCredential):
+            return user
+        secret = self._read(auth.client_secret, auth.exec or ())
+        return secret if isinstance(secret, MissingCredential) else (user, secret)
+
+    # --- what is sent as it is ----------------------------------------------------------------
 
     def secret(self, reference: str) -> str | MissingCredential:
         """The value of a reference that lets nobody in anywhere: a key that signs what we send."""
@@ -237,6 +304,16 @@ class _Secret:
 
 
 _Source = tuple[str, ...]
+
+
+def _client_of(auth: Auth) -> tuple[str | None, ...]:
+    return auth.client_id, auth.client_secret
+
+
+def _grounds(auth: Auth, user: _Secret, secret: _Secret) -> tuple[str, ...]:
+    """All that a grant depends on: what changes it makes another token."""
+    stated = (auth.token_url, auth.scope, auth.client_auth)
+    return (*(part or "" for part in stated), user.value, secret.value)
 
 
 def _by_reference(reference: str, found: Found) -> _Secret | MissingCredential:

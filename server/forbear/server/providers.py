@@ -95,7 +95,8 @@ class Contracts:
         if not isinstance(credential, Credential):
             return Holding(contract, found, None)
         key = self._store_key
-        return Holding(contract, found, credential.fingerprint(key), credential.version(key))
+        named = credential.fingerprint(key), credential.version(key)
+        return Holding(contract, found, *named, lacks_token=credential.lacks_token)
 
     async def arrived(self, provider: str) -> None:
         """Return when every secret of a provider that takes time was fetched once."""

@@ -14,18 +14,19 @@ import re
 import ssl
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib import metadata
 from types import TracebackType
 from typing import Any, Self
-from urllib.parse import quote, unquote_plus
 
 import httpcore2
 import httpx
 
+from forbear.rules import tokens
 from forbear.rules.contract import Auth
-from forbear.rules.ports import Clock, Outbound, Permit, Reply
-from forbear.rules.requests import RenderError, with_member
+from forbear.rules.ports import Clock, Outbound, Permit, Reply, TokenAnswer
+from forbear.rules.requests import RenderError
+from forbear.server.attaching import body_with, fields_with, target_with
 from forbear.server.credentials import Credential, Credentials, MissingCredential
 from forbear.server.decoding import BodyFault, Decoder
 from forbear.server.egress import (
@@ -73,6 +74,11 @@ class Target:
     auth: Auth
     allow_hosts: tuple[str, ...] = ()
     """The contract's own; those of the request come with the request."""
+
+    @property
+    def token_endpoint(self) -> Target:
+        """Where the client's own credential is bound: tokens come from there and nowhere else."""
+        return Target(self.auth.token_url or "", self.auth)
 
 
 class PermitUsed(RuntimeError):
@@ -128,10 +134,12 @@ class Upstream:
 
         Raises nothing for what the network or the provider does. Raises `PermitUsed` for a permit
         seen before; a cancelled task is cancelled, and what was sent is then unknown to the caller.
+        A token that comes stays here: it is known to the credentials and hidden from then on.
         """
         self._spend(permit)
         window = _Window(permit.send_by, permit.send_by_boot, permit.boot_id)
         exchange = _Exchange(permit.provider, window, request, self._clock)
+        exchange.for_token = permit.for_token
         return await self._exchange(exchange, lambda: self._target(permit.provider, permit.account))
 
     async def post(self, request: Outbound) -> Reply:
@@ -178,6 +186,7 @@ class Upstream:
             url=request.url,
             fault=fault,
             detail=detail,
+            token=exchange.token,
         )
         redaction = self._redactions.get(exchange.provider)
         return reply if redaction is None else redaction.hidden(reply)
@@ -197,6 +206,8 @@ class Upstream:
         exchange.check_time()
         if target is None:
             raise _Stop("local", f"no contract for {provider} is loaded")
+        if exchange.for_token:
+            target = target.token_endpoint
         hosts = target.allow_hosts + request.allow_hosts
         refused = check_url(request.url, target.base_url, hosts, request.from_answer)
         origin = read_origin(request.url)
@@ -204,8 +215,13 @@ class Upstream:
             raise _Stop("egress_refused", refused or "")
         exchange.origin = origin
         _check_fields(request)
-        exchange.credential = self._credential(provider, request, target)
-        exchange.content = _with_secret(request, exchange.credential)
+        exchange.credential = self._credential(provider, request, target, exchange.for_token)
+        exchange.content = request.body
+        if exchange.credential is not None:
+            try:
+                exchange.content = body_with(request, exchange.credential)
+            except RenderError as error:
+                raise _Stop("local", str(error)) from None
         fields = [*request.headers, *_OWN_FIELDS]
         if request.fresh_connection:
             fields.append(("Connection", "close"))
@@ -217,13 +233,31 @@ class Upstream:
         )
         if response.status_code == 401 and exchange.credential is not None:
             used = target.auth
-            self._credentials.refused(used.narrowed(request.secret) if request.secret else used)
+            asked = used.narrowed(request.secret) if request.secret else used
+            self._credentials.refused(asked, exchange.credential)
         try:
-            return await _read(exchange, response)
+            body = await _read(exchange, response)
         finally:
             await response.aclose()
+        return self._kept_token(exchange, target, body) if exchange.for_token else body
 
-    def _credential(self, provider: str, request: Outbound, target: Target) -> Credential | None:
+    def _kept_token(self, exchange: _Exchange, target: Target, body: bytes) -> bytes:
+        """Keep the token of an answer; its body goes no further."""
+        now = self._clock.now().wall
+        reply = Reply(True, True, exchange.started_at, now, exchange.status, exchange.headers, body)
+        found = tokens.read(reply, now)
+        if isinstance(found, tokens.Grant):
+            self._redactions[exchange.provider].learn((found.token, *found.others))
+            self._credentials.granted(target.auth, found, now - exchange.started_at)
+            found = TokenAnswer(why="")
+        elif not found.later:
+            self._credentials.refused(target.auth)
+        exchange.token = found
+        return b""
+
+    def _credential(
+        self, provider: str, request: Outbound, target: Target, for_token: bool
+    ) -> Credential | None:
         """What the request takes along; None if it goes where no credential may go.
 
         A place that gets none may still know the secret, so its reply is searched like any other.
@@ -232,6 +266,8 @@ class Upstream:
         wanted = stated
         if request.secret is not None:
             wanted = self._credentials.resolve(target.auth.narrowed(request.secret))
+        if for_token:
+            wanted = self._credentials.client(target.auth)
         redaction = self._redactions.setdefault(provider, Redaction())
         for each in (stated, wanted):
             if isinstance(each, Credential):
@@ -242,6 +278,8 @@ class Upstream:
             return None
         if isinstance(wanted, MissingCredential):
             raise _Stop("credential_missing", str(wanted))
+        if wanted.lacks_token() and not wanted.headers():
+            raise _Stop("credential_missing", "the token ended before the request left")
         return wanted
 
     def _client(self, provider: str) -> httpx.AsyncClient:
@@ -274,15 +312,6 @@ def _check_fields(request: Outbound) -> None:
             raise _Stop("local", f"a request may not set the header {name[:40]!r}")
         if not _VALUE.fullmatch(value):
             raise _Stop("local", f"the header {name} has a value that HTTP cannot carry")
-
-
-def _with_secret(request: Outbound, credential: Credential | None) -> bytes | None:
-    try:
-        for name, value in credential.body() if credential is not None else ():
-            request = replace(request, body=with_member(request, name, value))
-    except RenderError as error:
-        raise _Stop("local", str(error)) from None
-    return request.body
 
 
 async def _read(exchange: _Exchange, response: httpx.Response) -> bytes:
@@ -335,6 +364,8 @@ class _Exchange:
         """Time of the event loop at which the total time-out falls."""
         self.origin = Origin("", "", 0)
         self.credential: Credential | None = None
+        self.for_token = False
+        self.token: TokenAnswer | None = None
         self.content: bytes | None = None
         """The body as it leaves, with a secret that goes there."""
         self.phase = "pool"
@@ -496,14 +527,8 @@ class _Transport(httpx.AsyncBaseTransport):
         fields = list(request.headers.raw)
         path = request.url.raw_path
         if exchange.credential is not None:
-            added = exchange.credential.headers()
-            replaced = {name.lower().encode() for name, _ in added}
-            fields = [pair for pair in fields if pair[0].lower() not in replaced]
-            fields += [(name.encode(), value.encode()) for name, value in added]
-            path = _without(path, exchange.credential.query())
-            for name, value in exchange.credential.query():
-                joint = b"&" if b"?" in path else b"?"
-                path += joint + f"{quote(name, safe='')}={quote(value, safe='')}".encode()
+            fields = fields_with(fields, exchange.credential)
+            path = target_with(path, exchange.credential)
         pool = self._fresh if exchange.request.fresh_connection else self._kept
         response = await pool.handle_async_request(
             httpcore2.Request(
@@ -531,20 +556,6 @@ class _Transport(httpx.AsyncBaseTransport):
     async def aclose(self) -> None:
         await self._kept.aclose()
         await self._fresh.aclose()
-
-
-def _without(path: bytes, added: tuple[tuple[str, str], ...]) -> bytes:
-    """The path without the parameters that are about to be added: one address, one secret."""
-    if not added or b"?" not in path:
-        return path
-    names = {name for name, _ in added}
-    address, _, query = path.partition(b"?")
-    kept = [
-        pair
-        for pair in query.split(b"&")
-        if unquote_plus(pair.partition(b"=")[0].decode("latin-1")) not in names
-    ]
-    return address + b"?" + b"&".join(kept) if kept else address
 
 
 class _Body(httpx.AsyncByteStream):

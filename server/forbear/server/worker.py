@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 
 from forbear.rules import signals
@@ -27,6 +27,7 @@ from forbear.storage.errors import StoreError
 from forbear.storage.queries import Due
 from forbear.storage.reserving import Reserved
 from forbear.storage.store import Store
+from forbear.storage.tokens import TokenReserved
 
 PULSE = 0.25
 """Seconds between two looks for what other processes committed."""
@@ -87,6 +88,8 @@ class Worker:
         self._rounds = rounds
         self._keeper = keeper
         self._busy: dict[str, asyncio.Task[None]] = {}
+        self._flights: set[asyncio.Task[None]] = set()
+        """Token requests under way."""
         self._released = asyncio.Event()
         """Something left `_busy`: it may have become due while it was passed over there."""
         self._cooling: dict[str, int] = {}
@@ -109,8 +112,9 @@ class Worker:
             raise
 
     async def _finish(self) -> None:
-        if self._busy:
-            _, late = await asyncio.wait(self._busy.values(), timeout=GRACE)
+        under_way = {*self._busy.values(), *self._flights}
+        if under_way:
+            _, late = await asyncio.wait(under_way, timeout=GRACE)
             for task in late:
                 task.cancel()
             if late:
@@ -243,13 +247,16 @@ class Worker:
                 self._contracts.refresh()
                 await self._contracts.arrived(due.provider)
                 holding = self._contracts.holding(due.provider, due.action)
-                reserve = partial(self._store.ledger.reserve, operation_id=due.id, holding=holding)
-                looked_at = self._clock.now().wall
-                step = await self._store.write(reserve)
+                attend = partial(self._store.ledger.attend, operation_id=due.id, holding=holding)
+                step, idle = await self._store.write(attend)
                 if isinstance(step, Reserved):
                     await self._send(step)
+                elif isinstance(step, TokenReserved):
+                    self._fetch_token(step)
+                    return
                 elif not step:
-                    await self._cool_if_stuck(due, looked_at)
+                    if idle:
+                        self._cool(due.id, COOLING)
                     return
         except StoreError as error:
             _log.warning("%s: %s", due.id, error)
@@ -258,11 +265,19 @@ class Worker:
             _log.exception("%s could not be carried", due.id)
             self._cool(due.id, COOLING)
 
-    async def _cool_if_stuck(self, due: Due, looked_at: int) -> None:
-        """Leave alone what was due at `looked_at` though nothing could be done for it here."""
-        op = await self._store.read.operation(due.id)
-        if op is not None and op.next_at is not None and op.next_at <= looked_at:
-            self._cool(due.id, COOLING)
+    def _fetch_token(self, reserved: TokenReserved) -> None:
+        """Fetch a token beside everything else: nothing but the store makes anybody wait for it."""
+        name = f"{reserved.operation.id}/token"
+        task = asyncio.create_task(self._token(reserved), name=name)
+        self._flights.add(task)
+        task.add_done_callback(self._flights.discard)
+
+    async def _token(self, reserved: TokenReserved) -> None:
+        reply = await self._sender.send(reserved.permit, reserved.request)
+        settle = partial(self._store.ledger.settle_token, reserved=reserved, reply=reply)
+        await self._until_stored(
+            f"token request of {reserved.operation.id}", partial(self._store.write, settle)
+        )
 
     # --- one request ------------------------------------------------------------------------
 
@@ -326,17 +341,25 @@ class Worker:
         is_result = self._brought_something(reserved, reply, signal)
         result: Mapping[str, object] | None = None
         settle = partial(self._store.ledger.settle, reserved=reserved, reply=reply, signal=signal)
+
+        async def store() -> None:
+            nonlocal result
+            if is_result and result is None:
+                result = await self._keep_result(reserved, reply, signal)
+            await self._store.write(partial(settle, result=result))
+
+        await self._until_stored(reserved.operation.id, store)
+
+    async def _until_stored(self, what: str, store: Callable[[], Awaitable[None]]) -> None:
         pause = 0.25
         self._unstored += 1
         try:
             while True:
                 try:
-                    if is_result and result is None:
-                        result = await self._keep_result(reserved, reply, signal)
-                    await self._store.write(partial(settle, result=result))
+                    await store()
                     return
                 except (StoreError, OSError) as error:
-                    _log.error("outcome of %s not stored yet: %s", reserved.operation.id, error)
+                    _log.error("outcome of %s not stored yet: %s", what, error)
                 await self._clock.sleep(pause)
                 pause = min(5.0, pause * 2)
         finally:

@@ -19,11 +19,9 @@ from dataclasses import replace
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
-from forbear.rules import admission, paging, sameness
-from forbear.rules.contract import Job
+from forbear.rules import admission, sameness
 from forbear.rules.decisions import Wish
 from forbear.rules.escalations import may_send_again
-from forbear.rules.facts import facts_of
 from forbear.rules.identity import request_digest
 from forbear.rules.lifecycle import Event
 from forbear.rules.model import (
@@ -42,10 +40,9 @@ from forbear.rules.model import (
     Step,
     WaitingFor,
 )
-from forbear.rules.ports import Clock, Moment, Outbound, Permit, Random, Reply
+from forbear.rules.ports import Clock, Moment, Permit, Random, Reply
 from forbear.rules.reconciliation import found_late
-from forbear.rules.redirects import Hop
-from forbear.rules.requests import RenderError, render
+from forbear.rules.requests import RenderError
 from forbear.rules.signals import Meaning, Signal
 from forbear.rules.steps import request_of
 from forbear.rules.taskbudget import USUAL, TaskLimits
@@ -63,12 +60,13 @@ from forbear.storage import (
     reserving,
     retention,
     roster,
+    tokens,
 )
 from forbear.storage.accepting import Accepted, Draft, NotAccepted
 from forbear.storage.announcing import Telling
 from forbear.storage.brakes import paused
 from forbear.storage.deciding import Decided
-from forbear.storage.intents import judge, same_intent, stored_request
+from forbear.storage.intents import judge, same_intent
 from forbear.storage.liveness import Liveness
 from forbear.storage.outcomes import (
     add_evidence,
@@ -83,6 +81,7 @@ from forbear.storage.outcomes import (
 from forbear.storage.reserving import Reserved
 from forbear.storage.retention import Term
 from forbear.storage.schema import attempts, operations
+from forbear.storage.tokens import TokenReserved
 from forbear.storage.transitions import (
     Holding,
     apply,
@@ -133,11 +132,12 @@ class Ledger:
 
     def reserve(
         self, connection: Connection, operation_id: str, holding: Holding | None
-    ) -> Reserved | bool:
+    ) -> Reserved | TokenReserved | bool:
         """Admit the next request of an operation, or do what is due instead.
 
-        Returns a `Reserved` if a request may leave after the commit, True if something changed and
-        the operation should be looked at again now, False if there is nothing to do here.
+        Returns a `Reserved` if a request may leave after the commit, a `TokenReserved` if that is
+        to be the one for a token that it lacks, True if something changed and the operation should
+        be looked at again now, False if there is nothing to do here.
         """
         now = self._clock.now()
         op = load(connection, operation_id)
@@ -155,6 +155,10 @@ class Ledger:
         extra = admission.is_extra(op)
         host = reserving.host_of(op, holding, parent)
         scopes = register.shared(connection, holding, op, host, now.wall, extra=extra)
+        lacks_token = request_of(op, holding.action).authenticate and holding.lacks_token()
+        token = None
+        if lacks_token:
+            token = tokens.wait_for(connection, op, holding, self._liveness, now)
         match admission.admit(
             known,
             holding.action,
@@ -162,6 +166,7 @@ class Ledger:
             now.wall,
             credential_ready=register.credential_ready(connection, op, holding, now.wall),
             paused=paused(connection, op.provider, *(one.key for one in scopes)) is not None,
+            token=token,
         ):
             case admission.Hold() as hold:
                 if not roster.left_to_others(connection, op, hold.waiting_for, self._liveness):
@@ -171,8 +176,44 @@ class Ledger:
                 ended = with_pending(op, verdict)
                 self._apply(connection, op, ended, audit.Code.ENDED, now.wall, holding)
                 return True
+            case admission.Admit() as admitted if lacks_token:
+                return self._fetch_token(connection, op, admitted, holding, now)
             case admission.Admit() as admitted:
                 return self._permit(connection, op, admitted, holding, parent, now, host)
+
+    def attend(
+        self, connection: Connection, operation_id: str, holding: Holding | None
+    ) -> tuple[Reserved | TokenReserved | bool, bool]:
+        """`reserve`, and whether the operation is still due though nothing can be done for it here.
+
+        In one transaction: what another makes due right afterwards is to be looked at again.
+        """
+        step = self.reserve(connection, operation_id, holding)
+        op = load(connection, operation_id) if step is False else None
+        now = self._clock.now().wall
+        return step, op is not None and op.next_at is not None and op.next_at <= now
+
+    def _fetch_token(
+        self,
+        connection: Connection,
+        op: Operation,
+        admitted: admission.Admit,
+        holding: Holding,
+        now: Moment,
+    ) -> TokenReserved | bool:
+        """Let the request for a token go first; `op` waits for it like any other that needs it."""
+        reserved = tokens.reserve(connection, op, admitted, holding, now, self.owner, self._random)
+        wait = admission.Hold(reserved.hold_until, WaitingFor.SLOT)
+        match admission.awaiting_token(op, now.wall, wait):
+            case admission.Hold() as hold:
+                self._hold(connection, op, hold, now.wall)
+            case Verdict() as verdict:
+                self._apply(connection, op, verdict, audit.Code.ENDED, now.wall, holding)
+        return reserved
+
+    def settle_token(self, connection: Connection, reserved: TokenReserved, reply: Reply) -> None:
+        """See `tokens.settle`."""
+        tokens.settle(connection, reserved, reply, self._clock.now().wall, self._random)
 
     def _permit(
         self,
@@ -185,7 +226,7 @@ class Ledger:
         host: str,
     ) -> Reserved | bool:
         try:
-            request = self._request(connection, op, holding, parent, admitted)
+            request = reserving.request_for(connection, op, admitted, holding, parent)
         except RenderError as error:
             stopped = stop(Reason.INTEGRATION_FAILURE, why=str(error))
             self._apply(connection, op, stopped, audit.Code.ENDED, now.wall, holding)
@@ -260,46 +301,6 @@ class Ledger:
             account=op.account,
         )
         return Reserved(after, permit, request, holding, parent, host)
-
-    def _request(
-        self,
-        connection: Connection,
-        op: Operation,
-        holding: Holding,
-        parent: Operation | None,
-        admitted: admission.Admit,
-    ) -> Outbound:
-        """The request of the step, or the one that follows the redirect of the last."""
-        request = self._stated_request(connection, op, holding, parent, admitted)
-        hop = Hop.due(op)
-        if hop is None:
-            return request
-        return hop.requested(request, request_of(op, holding.action).redirect)
-
-    @staticmethod
-    def _stated_request(
-        connection: Connection,
-        op: Operation,
-        holding: Holding,
-        parent: Operation | None,
-        admitted: admission.Admit,
-    ) -> Outbound:
-        """The stored request of the action; an observation is rendered from the contract."""
-        contract, action = holding.contract, holding.action
-        # Read for each step: where its key is lost, the arguments are not known either.
-        first = stored_request(connection, op.id)
-        facts = facts_of(op, contract, parent)
-        if admitted.step is Step.STATUS and isinstance(action, Job):
-            return render(contract, action.status, facts, timeout=admitted.timeout)
-        if admitted.step is Step.LOOKUP and action.lookup is not None:
-            cursor = (op.search or {}).get("cursor")
-            page = action.lookup.paged(cursor)
-            return render(contract, page, facts, timeout=admitted.timeout)
-        if reserving.repeats_aloud(op, action):
-            again = replace(facts, attempt=op.attempts.used + 1)
-            return render(contract, action.send, again, timeout=admitted.timeout)
-        stored = paging.turned(first, op, action)
-        return replace(stored, timeout=admitted.timeout)
 
     def _hold(self, connection: Connection, op: Operation, hold: admission.Hold, now: int) -> None:
         until = max(hold.until, now + 1)
@@ -420,7 +421,9 @@ class Ledger:
             "answered": audit.Code.ANSWERED,
             "not_sent": audit.Code.NOT_SENT,
         }.get(outcome, audit.Code.NO_ANSWER)
-        verdict = with_pending(op, self._verdict(connection, op, reserved.holding, signal, now))
+        renews = tokens.may_renew(connection, op, permit.attempt_id, reserved.holding, reply)
+        judged = self._verdict(connection, op, reserved.holding, signal, now, new_token=renews)
+        verdict = with_pending(op, judged)
         verdict = watched_already(connection, op, verdict)
         verdict = limits.exhausted(connection, op, reserved, verdict, signal, now)
         if result is not None and verdict.event is Event.SUCCEEDED:
@@ -626,9 +629,11 @@ class Ledger:
         audit.sign(connection, self._clock.now().wall, at_once=True)
 
     def recover(self, connection: Connection) -> int:
-        """See `roster.recover`; also `roster.rewind`."""
-        now = self._clock.now().wall
-        return roster.rewind(connection, now) + roster.recover(connection, self._liveness, now)
+        """See `roster.recover`; also `roster.rewind` and `tokens.recover`."""
+        now = self._clock.now()
+        left = tokens.recover(connection, self._liveness, now)
+        moved = roster.rewind(connection, now.wall)
+        return left + moved + roster.recover(connection, self._liveness, now.wall)
 
     def empty(self, connection: Connection, term: Term, ids: Collection[str]) -> None:
         """See `retention.empty`."""
@@ -647,6 +652,8 @@ class Ledger:
         holding: Holding | None,
         signal: Signal,
         now: int,
+        *,
+        new_token: bool = False,
     ) -> Verdict:
         if holding is None or holding.action.binding != op.binding:
             return without_contract(op, signal, now)
@@ -657,18 +664,9 @@ class Ledger:
             signal,
             now,
             self._random.uniform(),
-            can_still_send=op.step is Step.LOOKUP and self._can_still_send(connection, op),
+            can_still_send=reserving.can_still_send(connection, op, self._liveness),
+            new_token=new_token,
         )
-
-    def _can_still_send(self, connection: Connection, op: Operation) -> bool:
-        """Whether a process that may be alive holds an attempt of this write that others closed."""
-        lost = sa.select(attempts.c.owner).where(
-            attempts.c.operation_id == op.id,
-            attempts.c.step == str(Step.SEND),
-            attempts.c.outcome == "unknown",
-            attempts.c.late.is_(False),
-        )
-        return any(self._liveness.alive(owner) for owner in connection.execute(lost).scalars())
 
     def _apply(
         self,

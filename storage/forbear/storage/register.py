@@ -16,8 +16,9 @@ from forbear.rules.model import Operation
 from forbear.rules.pacing import ScopeState, Shared, scope_key
 from forbear.rules.quotas import Quota
 from forbear.rules.steps import scopes_of
+from forbear.rules.tokens import uses_tokens
 from forbear.storage import circuits, queueing
-from forbear.storage.schema import attempts, credentials, reservations, scopes
+from forbear.storage.schema import attempts, credentials, reservations, scopes, token_slots
 from forbear.storage.transitions import Holding
 
 _NOW = sa.bindparam("now", type_=sa.BigInteger)
@@ -33,6 +34,9 @@ _BUSY = (
         reservations.c.hold_until > _NOW,
         attempts.c.closed_at.is_(None),
     )
+)
+_FETCHING = sa.select(sa.func.count(), sa.func.min(token_slots.c.hold_until)).where(
+    token_slots.c.scope == _KEY, token_slots.c.hold_until > _NOW
 )
 _EXTRA = (
     sa.select(sa.func.count(), sa.func.min(reservations.c.reserved_at))
@@ -58,10 +62,22 @@ def shared(
     connection: Connection, holding: Holding, op: Operation, host: str, now: int, *, extra: bool
 ) -> list[Shared]:
     """What admission must know of the scopes of `op`, as they are in this transaction."""
-    return [
+    found = [
         Shared(key, scope, _state(connection, key, scope, op, host, now, extra=extra))
         for key, scope in keyed(holding, op)
     ]
+    if not uses_tokens(holding.contract.auth):
+        return found
+    return [replace(one, seen=_with_tokens(connection, one, now)) for one in found]
+
+
+def _with_tokens(connection: Connection, one: Shared, now: int) -> ScopeState:
+    """Token requests hold slots beside the attempts that do."""
+    held, free_at = connection.execute(_FETCHING, {"scope_key": one.key, "now": now}).one()
+    if not held:
+        return one.seen
+    first = min(at for at in (free_at, one.seen.next_free_at) if at is not None)
+    return replace(one.seen, open_attempts=one.seen.open_attempts + held, next_free_at=first)
 
 
 def _state(
@@ -168,6 +184,15 @@ def take(
         if one.background_arrival is not None:
             mark["background_arrival"] = one.background_arrival
         left = sa.case((scopes.c.remaining > 0, scopes.c.remaining - 1), else_=scopes.c.remaining)
+        _set(connection, one.key, now, mark, remaining=left)
+        queueing.call_next(connection, one.key, one.next_at, now)
+
+
+def take_beside(connection: Connection, admitted: Admit, now: int) -> None:
+    """Take from each scope what one more request takes, for one that is no attempt."""
+    for one in admitted.taken:
+        left = sa.case((scopes.c.remaining > 0, scopes.c.remaining - 1), else_=scopes.c.remaining)
+        mark = {"theoretical_arrival": one.arrival}
         _set(connection, one.key, now, mark, remaining=left)
         queueing.call_next(connection, one.key, one.next_at, now)
 
@@ -290,5 +315,6 @@ def accept_credential(
     row = {"provider": provider, "account": account, "fingerprint": fingerprint}
     mine = sa.and_(*(credentials.c[name] == value for name, value in row.items()))
     fresh = {"accepted_at": now, "refused_at": None, "refused_version": None}
+    fresh |= {"token_failures": 0, "token_next_at": None, "token_note": None}
     if not connection.execute(sa.update(credentials).where(mine).values(**fresh)).rowcount:
         connection.execute(sa.insert(credentials), {**row, **fresh})

@@ -7,12 +7,16 @@ from dataclasses import dataclass, replace
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
-from forbear.rules import steps
-from forbear.rules.contract import Action
+from forbear.rules import paging, steps
+from forbear.rules.admission import Admit
+from forbear.rules.contract import Action, Job
 from forbear.rules.facts import facts_of
 from forbear.rules.model import DelaySource, Kind, Operation, Step, Trigger, WaitingFor
 from forbear.rules.ports import Moment, Outbound, Permit
 from forbear.rules.redirects import Hop
+from forbear.rules.requests import render
+from forbear.storage.intents import stored_request
+from forbear.storage.liveness import Liveness
 from forbear.storage.outcomes import spend
 from forbear.storage.schema import attempts
 from forbear.storage.transitions import Holding
@@ -66,6 +70,50 @@ def repeats_aloud(op: Operation, action: Action) -> bool:
     return repeats and action.idempotency is not None and bool(action.idempotency.on_repeat)
 
 
+def request_for(
+    connection: Connection,
+    op: Operation,
+    admitted: Admit,
+    holding: Holding,
+    parent: Operation | None,
+) -> Outbound:
+    """The request of the step, or the one that follows the redirect of the last.
+
+    Raises:
+        RenderError: it cannot be made from what is known.
+    """
+    request = _stated(connection, op, admitted, holding, parent)
+    hop = Hop.due(op)
+    if hop is None:
+        return request
+    return hop.requested(request, steps.request_of(op, holding.action).redirect)
+
+
+def _stated(
+    connection: Connection,
+    op: Operation,
+    admitted: Admit,
+    holding: Holding,
+    parent: Operation | None,
+) -> Outbound:
+    """The stored request of the action; an observation is rendered from the contract."""
+    contract, action = holding.contract, holding.action
+    # Read for each step: where its key is lost, the arguments are not known either.
+    first = stored_request(connection, op.id)
+    facts = facts_of(op, contract, parent)
+    if admitted.step is Step.STATUS and isinstance(action, Job):
+        return render(contract, action.status, facts, timeout=admitted.timeout)
+    if admitted.step is Step.LOOKUP and action.lookup is not None:
+        cursor = (op.search or {}).get("cursor")
+        page = action.lookup.paged(cursor)
+        return render(contract, page, facts, timeout=admitted.timeout)
+    if repeats_aloud(op, action):
+        again = replace(facts, attempt=op.attempts.used + 1)
+        return render(contract, action.send, again, timeout=admitted.timeout)
+    stored = paging.turned(first, op, action)
+    return replace(stored, timeout=admitted.timeout)
+
+
 def trigger_of(op: Operation, number: int) -> Trigger:
     if op.delay_source is DelaySource.MANUAL_EXTENSION:
         return Trigger.OPERATOR
@@ -88,6 +136,22 @@ def with_age_of_key(connection: Connection, op: Operation, now: Moment) -> Opera
     if first is None:
         return op
     return replace(op, sent_at=min(op.sent_at, now.wall - (now.boot - first)))
+
+
+def can_still_send(connection: Connection, op: Operation, liveness: Liveness) -> bool:
+    """Whether a process that may be alive holds an attempt of this write that others closed.
+
+    Asked only of an operation that is looked up: nothing else rests on it.
+    """
+    if op.step is not Step.LOOKUP:
+        return False
+    lost = sa.select(attempts.c.owner).where(
+        attempts.c.operation_id == op.id,
+        attempts.c.step == str(Step.SEND),
+        attempts.c.outcome == "unknown",
+        attempts.c.late.is_(False),
+    )
+    return any(liveness.alive(owner) for owner in connection.execute(lost).scalars())
 
 
 def attempts_so_far(connection: Connection, operation_id: str) -> int:

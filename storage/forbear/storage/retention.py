@@ -26,6 +26,8 @@ from forbear.storage.schema import (
     requests,
     reservations,
     tasks,
+    token_requests,
+    token_slots,
     waits,
 )
 from forbear.storage.transitions import description
@@ -105,6 +107,11 @@ def _empty(connection: Connection, operation_id: str, now: int) -> None:
         .values(note=None, headers=None, body=None)
     )
     connection.execute(
+        sa.update(token_requests)
+        .where(token_requests.c.operation_id == operation_id)
+        .values(note=None)
+    )
+    connection.execute(
         sa.update(cases)
         .where(cases.c.operation_id == operation_id)
         .values(text="", options=[], decision=None, about=None, wish=None)
@@ -129,6 +136,8 @@ def forget(connection: Connection, term: Term, most: int, now: int) -> int:
 def _delete(connection: Connection, ids: Sequence[str]) -> None:
     made = sa.select(attempts.c.id).where(attempts.c.operation_id.in_(ids))
     connection.execute(sa.delete(reservations).where(reservations.c.attempt_id.in_(made)))
-    for table in (authorisations, cases, attempts, tasks, waits, requests):
+    fetched = sa.select(token_requests.c.id).where(token_requests.c.operation_id.in_(ids))
+    connection.execute(sa.delete(token_slots).where(token_slots.c.request_id.in_(fetched)))
+    for table in (authorisations, cases, attempts, token_requests, tasks, waits, requests):
         connection.execute(sa.delete(table).where(table.c.operation_id.in_(ids)))
     connection.execute(sa.delete(operations).where(operations.c.id.in_(ids)))

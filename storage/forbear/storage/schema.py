@@ -34,7 +34,7 @@ from forbear.storage.vault import (
     SealedWord,
 )
 
-GENERATION = "0007"
+GENERATION = "0008"
 """The schema this program reads and writes: the newest migration."""
 
 metadata = sa.MetaData(
@@ -55,9 +55,9 @@ def _one_of(column: str, values: type[StrEnum]) -> sa.CheckConstraint:
     return sa.CheckConstraint(f"{column} IN ({words})", name=column)
 
 
-_FINAL = ", ".join(f"'{state}'" for state in State if state in FINAL)
-LIVE = f"state NOT IN ({_FINAL})"
-FULL = f"state IN ({_FINAL}) AND emptied_at IS NULL"
+FINAL_STATES = ", ".join(f"'{state}'" for state in State if state in FINAL)
+LIVE = f"state NOT IN ({FINAL_STATES})"
+FULL = f"state IN ({FINAL_STATES}) AND emptied_at IS NULL"
 UNSENT = "step = 'send' AND state IN ('queued', 'delayed')"
 PLAIN_READ = "kind = 'call' AND request_class = 'read'"
 WRITES = "request_class <> 'read'"
@@ -609,8 +609,58 @@ credentials = sa.Table(
     sa.Column("accepted_at", sa.BigInteger, nullable=False),
     sa.Column("refused_at", sa.BigInteger),
     sa.Column("refused_version", sa.Text),
+    sa.Column("token_failures", sa.Integer, nullable=False, server_default="0"),
+    sa.Column("token_failed_at", sa.BigInteger),
+    sa.Column("token_next_at", sa.BigInteger),
+    sa.Column("token_source", sa.Text),
+    sa.Column("token_note", SealedText("credentials.token_note")),
 )
 """Credentials by keyed fingerprint, never by value; a refused one is blocked for every process."""
+
+token_requests = sa.Table(
+    "token_requests",
+    metadata,
+    sa.Column("id", sa.Text, primary_key=True),
+    sa.Column("operation_id", sa.Text, sa.ForeignKey("operations.id"), nullable=False),
+    sa.Column("provider", sa.Text, nullable=False),
+    sa.Column("account", sa.Text, nullable=False),
+    sa.Column("credential", sa.Text, nullable=False),
+    sa.Column("owner", sa.Text, nullable=False),
+    sa.Column("boot_id", sa.Text, nullable=False),
+    sa.Column("reserved_at", sa.BigInteger, nullable=False),
+    sa.Column("send_by", sa.BigInteger, nullable=False),
+    sa.Column("hold_until", sa.BigInteger, nullable=False),
+    sa.Column("hold_until_boot", sa.BigInteger, nullable=False),
+    sa.Column("closed_at", sa.BigInteger),
+    sa.Column("outcome", sa.Text),
+    sa.Column("status", sa.Integer),
+    sa.Column("note", SealedText("token_requests.note")),
+    sa.CheckConstraint("(closed_at IS NULL) = (outcome IS NULL)", name="closed_has_outcome"),
+    sa.CheckConstraint(
+        "outcome IN ('answered', 'no_answer', 'not_sent', 'unknown')", name="outcome"
+    ),
+    sa.Index("ix_token_requests_operation", "operation_id"),
+)
+sa.Index(
+    "uq_token_requests_open",
+    token_requests.c.provider,
+    token_requests.c.account,
+    token_requests.c.credential,
+    unique=True,
+    sqlite_where=token_requests.c.closed_at.is_(None),
+    postgresql_where=token_requests.c.closed_at.is_(None),
+)
+"""Requests for tokens, one at a time for each credential; `operation_id` is who needed it first."""
+
+token_slots = sa.Table(
+    "token_slots",
+    metadata,
+    sa.Column("request_id", sa.Text, sa.ForeignKey("token_requests.id"), primary_key=True),
+    sa.Column("scope", sa.Text, primary_key=True),
+    sa.Column("hold_until", sa.BigInteger, nullable=False),
+    sa.Index("ix_token_slots_scope", "scope", "hold_until"),
+)
+"""The scopes in which an open token request holds a slot."""
 
 pauses = sa.Table(
     "pauses",
@@ -631,65 +681,3 @@ processes = sa.Table(
     sa.Column("seen_at", sa.BigInteger, nullable=False),
     sa.Column("bindings", JSON, nullable=False),
 )
-
-_IDENTITY = (
-    *("number", "id", "principal", "provider", "account", "action", "kind", "intent", "key", "ref"),
-    *("wire_key", "request_digest", "parent_id", "created_at"),
-)
-"""What an operation is; it never changes, whatever becomes of it."""
-
-_PRUNED = "coalesce((SELECT max(sequence) FROM prunings), 0)"
-
-GUARDS_SQLITE = (
-    *(
-        f"CREATE TRIGGER {table}_no_{verb.lower()} BEFORE {verb} ON {table} "
-        "BEGIN SELECT RAISE(ABORT, 'the audit trail is only appended to'); END"
-        for table, verb in (
-            *((table, "UPDATE") for table in ("events", "checkpoints", "audit_logs", "prunings")),
-            *((table, "DELETE") for table in ("audit_logs", "prunings")),
-        )
-    ),
-    "CREATE TRIGGER events_no_delete BEFORE DELETE ON events "
-    f"WHEN OLD.sequence > {_PRUNED} "
-    "BEGIN SELECT RAISE(ABORT, 'the audit trail is only appended to'); END",
-    # The checkpoint that the rest begins at stays, and so do those that say whose signature counts.
-    "CREATE TRIGGER checkpoints_no_delete BEFORE DELETE ON checkpoints "
-    f"WHEN OLD.sequence >= {_PRUNED} OR OLD.next_key IS NOT NULL "
-    "BEGIN SELECT RAISE(ABORT, 'the audit trail is only appended to'); END",
-    "CREATE TRIGGER prunings_are_signed BEFORE INSERT ON prunings "
-    "WHEN NOT EXISTS (SELECT 1 FROM checkpoints AS start JOIN events AS told"
-    " JOIN checkpoints AS after ON after.sequence = told.sequence"
-    " WHERE start.sequence = NEW.sequence AND start.hash = NEW.hash"
-    ' AND told.sequence = NEW."row" AND told.sequence > start.sequence'
-    " AND json_extract(told.header, '$.code') = 'log_pruned'"
-    " AND json_extract(told.header, '$.start.sequence') = start.sequence"
-    " AND json_extract(told.header, '$.start.hash') = start.hash) "
-    "BEGIN SELECT RAISE(ABORT, 'the audit log is pruned only to a signed checkpoint'); END",
-    "CREATE TRIGGER counters_never_fall BEFORE UPDATE ON operations WHEN "
-    + " OR ".join(f"NEW.{name}_used < OLD.{name}_used" for name in BUDGETS if name != "attempts")
-    + " OR NEW.attempts_used < OLD.attempts_used - 1"
-    + " OR (NEW.attempts_used < OLD.attempts_used"
-    " AND NEW.transport_failures_used <= OLD.transport_failures_used)"
-    " OR NEW.fence < OLD.fence"
-    " BEGIN SELECT RAISE(ABORT, 'a counter never falls'); END",
-    "CREATE TRIGGER identity_stays BEFORE UPDATE ON operations WHEN "
-    + " OR ".join(f'NEW."{name}" IS NOT OLD."{name}"' for name in _IDENTITY)
-    + " BEGIN SELECT RAISE(ABORT, 'what an operation is never changes'); END",
-    "CREATE TRIGGER ended_stays BEFORE UPDATE OF state ON operations "
-    f"WHEN OLD.state IN ({_FINAL}) AND NEW.state <> OLD.state "
-    "BEGIN SELECT RAISE(ABORT, 'an operation that is over is over'); END",
-    # An unknown outcome alone may take late evidence, and once.
-    "CREATE TRIGGER closed_attempts_stay BEFORE UPDATE ON attempts "
-    "WHEN OLD.closed_at IS NOT NULL AND (NEW.closed_at IS NOT OLD.closed_at OR "
-    "(NEW.outcome IS NOT OLD.outcome AND (OLD.outcome <> 'unknown' OR NOT NEW.late))) "
-    "BEGIN SELECT RAISE(ABORT, 'an attempt is closed once'); END",
-    "CREATE TRIGGER operations_stay BEFORE DELETE ON operations WHEN OLD.emptied_at IS NULL "
-    "BEGIN SELECT RAISE(ABORT, 'a row that counts requests stays'); END",
-    "CREATE TRIGGER attempts_stay BEFORE DELETE ON attempts WHEN (SELECT emptied_at "
-    "FROM operations WHERE id = OLD.operation_id) IS NULL "
-    "BEGIN SELECT RAISE(ABORT, 'a row that counts requests stays'); END",
-    "CREATE TRIGGER only_what_is_over_is_emptied BEFORE UPDATE OF emptied_at ON operations "
-    f"WHEN OLD.emptied_at IS NOT NULL OR OLD.state NOT IN ({_FINAL}) "
-    "BEGIN SELECT RAISE(ABORT, 'only what is over is emptied, and once'); END",
-)
-"""Guards that no statement of ours may trip."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, Protocol
 
@@ -45,6 +45,11 @@ class Holding:
     """Keyed fingerprint of the credential; None if there is none to be had."""
     version: str | None = None
     """Keyed digest of the very secret in use: what a provider's 401 refuses."""
+    lacks_token: Callable[[], bool] = field(default=lambda: False, compare=False, repr=False)
+    """Whether the credential is there, and the token that it is used by has to be fetched.
+
+    Asked inside the transaction: one that came meanwhile must not be fetched again. Never blocks.
+    """
 
 
 _QUEUED = (WaitingFor.SCOPE, WaitingFor.SLOT)

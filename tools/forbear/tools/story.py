@@ -203,6 +203,10 @@ def sentence(scene: Scene) -> str:
             return f"sent {_request(scene)}, {NO_OUTCOME}"
         case Code.ANSWERED | Code.NO_ANSWER | Code.NOT_SENT | Code.LOST:
             return _joined(_happened(scene), *_consequences(scene))
+        case Code.TOKEN_RESERVED:
+            return f"asked {_word(scene.body.get('host'), 'its endpoint')} for a token"
+        case Code.TOKEN_SETTLED:
+            return _token(scene)
         case Code.RECONCILIATION_REQUIRED:
             return "it may have been done: only a lookup or a decision follows"
         case Code.ENDED:
@@ -289,6 +293,12 @@ def _asked(scene: Scene) -> str:
         case = _word(scene.body.get("case"))
         parts.append(f"a person must approve by {scene.time(approve_by)} in case {case}")
     return _joined(*parts)
+
+
+def _token(scene: Scene) -> str:
+    why = scene.body.get("why")
+    late = ", after it was given up" if scene.body.get("late") else ""
+    return f"no token: {clip(str(why), 120)}{late}" if why else f"got a token{late}"
 
 
 _HELD_FOR = {

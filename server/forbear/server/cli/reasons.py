@@ -55,7 +55,7 @@ async def _by_state(store: Store, op: Operation, now: int) -> str:
         case State.WAITING if op.waiting_for in (WaitingFor.SCOPE, WaitingFor.SLOT):
             return await _held(store, op, now)
         case State.WAITING if op.waiting_for is WaitingFor.CREDENTIAL:
-            return _no_key(op)
+            return await _no_key(store, op)
         case State.WAITING:
             last = f"it last said {op.provider_state!r}" if op.provider_state else "it took the job"
             used = f"{op.status_requests.used} of {op.status_requests.max} checks are used"
@@ -129,7 +129,7 @@ async def _queued(store: Store, op: Operation, now: int) -> str:
         case WaitingFor.SCOPE | WaitingFor.SLOT:
             return await _held(store, op, now)
         case WaitingFor.CREDENTIAL:
-            return _no_key(op)
+            return await _no_key(store, op)
         case _:
             return f"It is stored and not sent yet. {_next(op, now, 'attempt')}."
 
@@ -147,6 +147,9 @@ async def _held(store: Store, op: Operation, now: int) -> str:
                     "one request at a time finds out whether it does again, and everything else "
                     f"waits and pays nothing. {_next(op, now, 'look')}."
                 )
+    why = await _tokenless(store, op)
+    if why is not None:
+        return f"There is no token for {op.provider} yet, from {why}. {_next(op, now, 'look')}."
     for scope in await store.read.scopes():
         blocked = int(scope["next_allowed_at"])
         if str(scope["key"]).startswith(mine) and blocked > now:
@@ -160,7 +163,23 @@ async def _held(store: Store, op: Operation, now: int) -> str:
     return f"The shared limit of {op.provider} holds it: {what}. {_next(op, now, 'look')}."
 
 
-def _no_key(op: Operation) -> str:
+async def _tokenless(store: Store, op: Operation) -> str | None:
+    """Why its provider's token endpoint gave no token, if that is what is wrong."""
+    for one in await store.read.credentials():
+        mine = (one["provider"], one["account"]) == (op.provider, op.account)
+        if mine and one["token_note"] is not None:
+            return str(one["token_note"])
+    return None
+
+
+async def _no_key(store: Store, op: Operation) -> str:
+    why = await _tokenless(store, op)
+    if why is not None:
+        return (
+            f"There is no token for {op.provider}, from {why}. Correct [auth] of its contract or "
+            f"the client; if that was the provider's fault: `forbear credential accept "
+            f"{op.provider}`."
+        )
     return (
         f"No usable key for {op.provider} is at hand. `forbear doctor` names it; it goes on by "
         "itself afterwards."

@@ -107,7 +107,7 @@ async def _asked(app: App, wanted: Wanted, *, again: bool, as_json: bool) -> Rec
         await _allow_repetition(app, wanted, earlier, again=again, as_json=as_json)
         record = await wanted.again(app)
     if isinstance(record, Refusal):
-        raise in_words(record, wanted.provider)
+        raise in_words(record, wanted.provider, app.contracts)
     return record
 
 
@@ -153,7 +153,7 @@ async def _bring(app: App, op: Operation, *, as_json: bool) -> bool:
         if as_json:
             await _show_json(app, current)
         remark(f"{op.id} succeeded, but its result cannot be fetched.")
-        raise in_words(fetched, op.provider)
+        raise in_words(fetched, op.provider, app.contracts)
     shown = fetched or current
     if as_json:
         await _show_json(app, shown)

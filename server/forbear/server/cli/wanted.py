@@ -18,6 +18,8 @@ from forbear.rules.model import (
 )
 from forbear.server.app import App
 from forbear.server.cli.terminal import Failure
+from forbear.server.credentials import MissingCredential
+from forbear.server.providers import Contracts
 from forbear.storage.transitions import Holding
 from forbear.tools.book import Book
 from forbear.tools.caller import LOCAL, Caller
@@ -146,7 +148,7 @@ class _Repeatable:
         return replace(contract, jobs=jobs, calls=calls)
 
 
-def in_words(refusal: Refusal, provider: str) -> Failure:
+def in_words(refusal: Refusal, provider: str, contracts: Contracts) -> Failure:
     """A refusal as a person reads it: what is wrong, and what they can do."""
     told = refusal.message
     match refusal.code:
@@ -162,7 +164,10 @@ def in_words(refusal: Refusal, provider: str) -> Failure:
         case Code.CONTRACT_ERROR:
             return Failure(f"{told} `forbear contract check` names every mistake.")
         case Code.CREDENTIAL_MISSING:
-            return Failure(f"{told} `forbear doctor` names it.", 3)
+            contract = contracts.contracts().get(provider)
+            missing = None if contract is None else contracts.credential(contract)
+            named = missing if isinstance(missing, MissingCredential) else "`forbear doctor` looks."
+            return Failure(f"{told} {named}", 3)
         case Code.EGRESS_REFUSED:
             return Failure(
                 f"{told}. Nothing was sent. Compare the answer with the contract of {provider}: "
