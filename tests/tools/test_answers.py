@@ -380,7 +380,11 @@ def test_a_refusal_has_its_code_message_and_next_step() -> None:
             "message": "Not yet.",
             "next_step": "Wait.",
             "operation_id": ID,
-        }
+        },
+        "operation_id": ID,
+        "state": None,
+        "may_proceed": False,
+        "next_step": "Wait.",
     }
     assert "operation_id" not in refusal(replace(about, operation_id=None))["error"]
 

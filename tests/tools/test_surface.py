@@ -171,7 +171,7 @@ async def test_schemas_have_no_titles_and_no_nulls_and_are_valid(era: str) -> No
         for schema in (tool["inputSchema"], tool["outputSchema"]):
             Draft202012Validator.check_schema(schema)
             assert '"title"' not in json.dumps(schema)
-            assert "null" not in json.dumps(schema)
+        assert "null" not in json.dumps(tool["inputSchema"])
         assert tool["inputSchema"]["additionalProperties"] is False
         assert "additionalProperties" not in tool["outputSchema"]
 
@@ -287,6 +287,24 @@ async def test_a_call_in_any_state_is_answered_as_its_schema_says(
 
     assert not result.is_error
     assert result.structured_content == short(answer)
+
+
+@pytest.mark.requirement("M01", "M04")
+@pytest.mark.parametrize("tool", TOOLS)
+@pytest.mark.parametrize("operation_id", [ID, None])
+async def test_a_refusal_fits_the_schema_of_every_tool(
+    tool: str, operation_id: str | None, era: str
+) -> None:
+    # The TypeScript SDK 1.32 throws a protocol error at whoever calls, if it does not.
+    refused = replace(refusals.not_ready(ID), operation_id=operation_id)
+    async with connected(MemoryDesk(answer=refused, listing=refused), era) as client:
+        listed = {listed.name: listed for listed in (await client.list_tools()).tools}
+        result = await client.call_tool(tool, GOOD_CALLS[tool])
+    assert result.is_error
+    output = listed[tool].output_schema
+    assert output is not None
+    Draft202012Validator(output).validate(result.structured_content)
+    assert json.loads(text_of(result)) == result.structured_content
 
 
 async def test_a_refusal_is_an_error_result_with_its_code(era: str) -> None:

@@ -231,14 +231,24 @@ def after_end(records: list[Record], next_cursor: str | None, *, task: bool) -> 
 
 
 def refusal(refused: model.Refusal) -> Data:
-    """`{"error": {code, message, next_step, operation_id?}}`."""
+    """`{"error": {code, message, next_step, operation_id?}, …}` with what every operation says.
+
+    The TypeScript SDK (1.32) fails a call whose error does not match the tool's output schema, so
+    that its agent would never read it.
+    """
     error = {
         "code": refused.code.value,
         "message": refused.message,
         "next_step": refused.next_step,
         "operation_id": refused.operation_id,
     }
-    return {"error": inert_tree(_said(error))}
+    return {
+        "error": inert_tree(_said(error)),
+        "operation_id": refused.operation_id,
+        "state": None,
+        "may_proceed": False,
+        "next_step": error["next_step"],
+    }
 
 
 def operation_schema() -> Data:
