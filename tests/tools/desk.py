@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import anyio
 from tests.tools.records import record
 
-from forbear.rules.model import Priority, Refusal, State
+from forbear.rules.model import Case, Priority, Refusal, State
 from forbear.tools.caller import Caller
 from forbear.tools.desk_port import Page, Report
 from forbear.tools.record import Record
@@ -289,3 +289,18 @@ class MemoryDesk:
         if isinstance(self.answer, Refusal):
             return self.answer
         return [self.answer], self.cursor
+
+    async def open_cases(self, *, caller: Caller) -> list[Case] | Refusal:
+        await self._called("open_cases", caller=caller)
+        if isinstance(self.answer, Refusal):
+            return self.answer
+        return [self.answer.case] if self.answer.case is not None else []
+
+    async def contract(self, provider: str, *, caller: Caller) -> Mapping[str, Any] | Refusal:
+        await self._called("contract", provider=provider, caller=caller)
+        return self.listing
+
+    async def follow(self, records: Collection[Record]) -> AsyncGenerator[Record, None]:
+        await self._called("follow", records=records)
+        for at_hand in self.news:
+            yield at_hand

@@ -26,7 +26,8 @@ from forbear.tools.answers import full, operation_schema, refusal, short
 from forbear.tools.caller import Caller, only
 from forbear.tools.endings import after_end
 from forbear.tools.record import Record
-from forbear.tools.surface import SCHEMA_URI, build
+from forbear.tools.resources import SCHEMA_URI
+from forbear.tools.surface import build
 
 pytestmark = pytest.mark.anyio
 

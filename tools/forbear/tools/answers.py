@@ -7,8 +7,11 @@ Both keep two facts apart: `http` (and `wire`) say whether the provider answered
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from typing import Annotated, Any
 
+from mcp.types import CallToolResult, TextContent
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 
 from forbear.rules import model
@@ -251,6 +254,20 @@ def refusal(refused: model.Refusal) -> Data:
     }
 
 
+def in_result(answer: Data, *, is_error: bool = False) -> CallToolResult:
+    """What a tool returns: the same as text and as structured content."""
+    return CallToolResult(
+        content=[TextContent(type="text", text=compact(answer))],
+        structured_content=answer,
+        is_error=is_error,
+    )
+
+
+def compact(value: Mapping[str, Any]) -> str:
+    """JSON without spaces."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
 def operation_schema() -> Data:
     """The JSON Schema of the full record."""
     return Operation.model_json_schema(mode="serialization")
@@ -258,7 +275,7 @@ def operation_schema() -> Data:
 
 def _describe(record: Record) -> Operation:
     operation = record.operation
-    check = _next_check(record)
+    check = next_check(record)
     return Operation(
         operation_id=operation.id,
         state=operation.state,
@@ -311,8 +328,8 @@ _CHECKED = frozenset({State.QUEUED, State.WAITING, State.DELAYED, State.UNCLEAR}
 _NO_TIME_KNOWN = frozenset({WaitingFor.APPROVAL, WaitingFor.CREDENTIAL})
 
 
-def _next_check(record: Record) -> int | None:
-    """When the next request is due. A claimed operation has a lease expiry there, no plan."""
+def next_check(record: Record) -> int | None:
+    """When the next request is due, ms. A claimed operation has a lease expiry there, no plan."""
     operation = record.operation
     planned = (
         operation.state in _CHECKED

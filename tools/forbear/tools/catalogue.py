@@ -6,16 +6,20 @@ import difflib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from forbear.rules.contract import Action, Call, Contract, Job
+from forbear.rules.contract import Action, Call, Contract, Job, Scope
 from forbear.rules.escalations import length
 from forbear.rules.model import Refusal, RequestClass
 from forbear.tools import refusals, samples
 from forbear.tools.arguments import written
 from forbear.tools.book import Book
+from forbear.tools.scopes import in_words
 from forbear.tools.untrusted import clip
 
 DETAILED = 8
 """At most so many actions of one provider are listed in full; more need a name or a query."""
+
+DAY = 86_400_000
+"""Milliseconds."""
 
 Data = dict[str, Any]
 
@@ -137,6 +141,41 @@ def details(
         known = ", ".join(one.name for one in _actions(contract))
         return {"actions": [], "advice": f"Nothing matches the query; there are: {known}."}
     return {"actions": [_detail(book, contract, one) for one in found]}
+
+
+def described(book: Book, contract: Contract, standing: Sequence[Mapping[str, Any]]) -> Data:
+    """A whole contract in words for an agent; nothing in it says where a key comes from.
+
+    `standing` is what is known of each shared limit, as `scopes.known` tells it.
+    """
+    whole: Data = {
+        "provider": contract.provider,
+        "title": clip(contract.title, 120),
+        "account": contract.account.get("id", "default"),
+        "address": contract.base_url,
+        "docs": contract.docs,
+        "checked": contract.checked,
+        "limits": [_limit(contract, scope, standing) for scope in contract.scopes],
+        "kept_days": contract.retention.payloads // DAY,
+        "actions": [_detail(book, contract, action) for action in _actions(contract)],
+    }
+    return {name: value for name, value in whole.items() if value is not None}
+
+
+def _limit(contract: Contract, scope: Scope, standing: Sequence[Mapping[str, Any]]) -> Data:
+    """A shared limit, and how it stands wherever it was used."""
+    prefix, suffix = f"{contract.provider}/", f"/{scope.name}"
+    now = [one for one in standing if one["scope"].startswith(prefix)]
+    requests, span = scope.rate
+    return {
+        "name": scope.name,
+        "shared_per": scope.per,
+        "actions": list(scope.actions),
+        "rate": f"{requests} requests in {length(span)}",
+        "at_once": scope.max_concurrent_requests,
+        "may_wait": scope.max_delayed_requests,
+        "now": {one["scope"]: in_words(one) for one in now if one["scope"].endswith(suffix)},
+    }
 
 
 def _detail(book: Book, contract: Contract, action: Action) -> Data:

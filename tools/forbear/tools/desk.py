@@ -7,16 +7,17 @@ caller is gone; cancelling a call loses nothing.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from forbear.rules.contract import Action, Contract, Job, Request
+from forbear.rules.contract import Action, Contract, Job, Request, Retention
 from forbear.rules.facts import facts_of
 from forbear.rules.inert import discreet
 from forbear.rules.model import (
+    Case,
     Kind,
     Operation,
     Option,
@@ -31,7 +32,7 @@ from forbear.storage.accepting import Accepted, Draft
 from forbear.storage.errors import StoreError
 from forbear.storage.store import Store
 from forbear.storage.transitions import Holding
-from forbear.tools import catalogue, declined, drafts, refusals, states, story
+from forbear.tools import catalogue, declined, drafts, refusals, scopes, states, story
 from forbear.tools.book import Book
 from forbear.tools.caller import Caller
 from forbear.tools.desk_port import Page, Report
@@ -164,6 +165,7 @@ class Desk:
             results=tuple(job.results) if job is not None and op.kind is Kind.JOB else (),
             console=console,
             usual_end=op.expected_at,
+            kept_for=(Retention() if contract is None else contract.retention).payloads,
             spare_waits=spare_waits,
             timeline=story.lines(events),
             receipt=story.receipt(events) if story_told else None,
@@ -185,6 +187,29 @@ class Desk:
         if op is None or op.principal != caller.principal:
             return refusals.unknown_operation(operation_id)
         return op
+
+    async def open_cases(self, *, caller: Caller) -> list[Case] | Refusal:
+        try:
+            asked = await self._store.read.open_cases()
+            whose = [await self._store.read.operation(case.operation_id) for case in asked]
+        except StoreError:
+            return refusals.store_unavailable()
+        pairs = zip(asked, whose, strict=True)
+        return [case for case, op in pairs if op is not None and op.principal == caller.principal]
+
+    async def contract(self, provider: str, *, caller: Caller) -> Mapping[str, Any] | Refusal:
+        del caller
+        found = self._contract(provider)
+        if isinstance(found, Refusal):
+            return found
+        try:
+            standing = await scopes.known(self._store, self._clock.now().wall)
+        except StoreError:
+            return refusals.store_unavailable()
+        return catalogue.described(self._book, found, standing)
+
+    def follow(self, records: Collection[Record]) -> AsyncGenerator[Record, None]:
+        return self._watch.changes(records)
 
     # --- waiting ----------------------------------------------------------------------------
 

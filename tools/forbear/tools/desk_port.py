@@ -1,4 +1,4 @@
-"""What the surface asks of the desk: one method per tool.
+"""What the surface asks of the desk: one method per tool, and what resources and prompts show.
 
 Every method answers from the store after at most `wait_seconds`, does nothing that its caller's
 cancellation could break, and returns a `Refusal` (nothing was stored) instead of raising for
@@ -7,10 +7,10 @@ anything an agent can cause.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping
 from typing import Any, Protocol
 
-from forbear.rules.model import Priority, Refusal, State
+from forbear.rules.model import Case, Priority, Refusal, State
 from forbear.tools.caller import Caller
 from forbear.tools.record import Record
 
@@ -154,4 +154,21 @@ class DeskPort(Protocol):
         self, *, task: str | None, operation_id: str | None, reason: str | None, caller: Caller
     ) -> Page | Refusal:
         """What the end concerns, as it now stands. Exactly one of the two names is given."""
+        ...
+
+    # --- what resources, prompts and subscriptions show --------------------------------------
+
+    async def open_cases(self, *, caller: Caller) -> list[Case] | Refusal:
+        """The questions that a person is asked about the caller's operations, oldest first."""
+        ...
+
+    async def contract(self, provider: str, *, caller: Caller) -> Mapping[str, Any] | Refusal:
+        """A provider's contract in words for an agent: limits and actions, nothing of its keys."""
+        ...
+
+    def follow(self, records: Collection[Record]) -> AsyncGenerator[Record, None]:
+        """Each of these operations whenever it differs from what was last told of it.
+
+        Fed by the store alone: it sends nothing and counts as no waiting. It never ends.
+        """
         ...

@@ -11,7 +11,12 @@ from typing import Any
 
 import anyio
 from mcp.server.mcpserver import Context
-from mcp.types import ElicitRequest, ElicitRequestURLParams, InputRequiredResult
+from mcp.types import (
+    ClientCapabilities,
+    ElicitRequest,
+    ElicitRequestURLParams,
+    InputRequiredResult,
+)
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from forbear.rules.model import Case
@@ -51,19 +56,19 @@ class Pointers:
         case, url = record.case, record.decide_at
         if context is None or case is None or url is None or not record.console_served:
             return None
-        if (caller.client, case.id) in self._shown or not _opens_pages(context):
+        if (caller.client, case.id) in self._shown or not _opens_pages(context.client_capabilities):
             return None
-        told = _message(case)
         if context.protocol_version in MODERN_PROTOCOL_VERSIONS:
             if tool not in REPEATABLE:
                 return None
             self._note(caller, case)
-            page = ElicitRequest(params=ElicitRequestURLParams(message=told, url=url))
-            return InputRequiredResult(input_requests={case.id: page}, request_state=case.id)
+            return InputRequiredResult(
+                input_requests={case.id: _page(case, url)}, request_state=case.id
+            )
         self._note(caller, case)
         try:
             with anyio.move_on_after(PATIENCE):
-                await context.elicit_url(told, url, case.id)
+                await context.elicit_url(_message(case), url, case.id)
         except Exception as error:
             _log.debug("the client was not pointed at case %s: %s", case.id, error)
         return None
@@ -74,11 +79,27 @@ class Pointers:
             del self._shown[next(iter(self._shown))]
 
 
-def _opens_pages(context: Context[None, Any]) -> bool:
-    """Whether the client declared `elicitation.url`; an empty `elicitation` means forms alone."""
-    declared = context.client_capabilities
+def page_of(record: Record, declared: ClientCapabilities | None) -> dict[str, Any]:
+    """The page where a person decides, as the input requests of a task.
+
+    Empty for a client that opens no pages, and while no page is served: a form could only be
+    answered in vain.
+    """
+    case, url = record.case, record.decide_at
+    if case is None or url is None or not record.console_served or not _opens_pages(declared):
+        return {}
+    page = _page(case, url)
+    return {case.id: page.model_dump(mode="json", by_alias=True, exclude_none=True)}
+
+
+def _opens_pages(declared: ClientCapabilities | None) -> bool:
+    """Whether a client declared `elicitation.url`; an empty `elicitation` means forms alone."""
     elicitation = declared.elicitation if declared is not None else None
     return elicitation is not None and elicitation.url is not None
+
+
+def _page(case: Case, url: str) -> ElicitRequest:
+    return ElicitRequest(params=ElicitRequestURLParams(message=_message(case), url=url))
 
 
 def _message(case: Case) -> str:

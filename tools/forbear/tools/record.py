@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from forbear.rules.contract import Retention
 from forbear.rules.model import Case, Operation
 
 
@@ -35,3 +36,5 @@ class Record:
     """Waits without news so far, counted by `check_status` alone."""
     timeline: tuple[str, ...] = field(default_factory=tuple[str, ...])
     receipt: str | None = None
+    kept_for: int = Retention().payloads
+    """How long what was sent and answered is kept after the end, ms."""

@@ -6,7 +6,6 @@ Whatever goes wrong reaches the client as a result with `isError`, in our own wo
 from __future__ import annotations
 
 import difflib
-import json
 import logging
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -15,22 +14,35 @@ from typing import Any
 
 import anyio
 from mcp.server import MCPServer
+from mcp.server.context import ServerRequestContext
 from mcp.server.mcpserver import Context, RequestStateSecurity
-from mcp.server.mcpserver.resources import TextResource
-from mcp.types import CallToolResult, InputRequiredResult, TextContent, Tool
+from mcp.types import (
+    CallToolResult,
+    CompleteRequestParams,
+    CompleteResult,
+    InputRequiredResult,
+    SubscribeRequestParams,
+    SubscriptionsListenRequestParams,
+    TextContent,
+    Tool,
+    UnsubscribeRequestParams,
+)
 
 from forbear.rules.model import Code, Refusal
 from forbear.tools import arguments as given
-from forbear.tools.answers import Data, operation_schema, refusal
+from forbear.tools.answers import in_result, refusal
 from forbear.tools.caller import CallerOf, only
 from forbear.tools.desk_port import DeskPort
+from forbear.tools.lookups import Lookups
 from forbear.tools.pointer import Pointers
+from forbear.tools.prompts import add_prompts
 from forbear.tools.record import Record
+from forbear.tools.resources import add_resources, complete
+from forbear.tools.subscriptions import Subscriptions
+from forbear.tools.tasks import Tasks
 from forbear.tools.texts import instructions
 from forbear.tools.toolset import BY_NAME, TOOLS, Invocation
 from forbear.tools.untrusted import clip
-
-SCHEMA_URI = "forbear://schema/operation"
 
 GRACE = 5.0
 """Seconds beyond its stated wait after which a call is answered without the desk."""
@@ -58,7 +70,7 @@ def build(
     state. Logging goes to stderr, unless the root logger was set up before.
     """
     _log_to_stderr()
-    server = _Surface(
+    return _Surface(
         desk,
         caller_of=caller_of or only("stdio"),
         longest_wait=longest_wait,
@@ -67,17 +79,6 @@ def build(
         lifespan=lifespan,
         grace=grace,
     )
-    server.add_resource(
-        TextResource(
-            uri=SCHEMA_URI,
-            name="operation",
-            title="Operation",
-            description="JSON Schema of an operation's full record.",
-            mime_type="application/schema+json",
-            text=_compact(operation_schema()),
-        )
-    )
-    return server
 
 
 def _log_to_stderr() -> None:
@@ -117,13 +118,42 @@ class _Surface(MCPServer[None]):
                 if state_keys
                 else RequestStateSecurity.ephemeral()
             ),
+            extensions=[Tasks(self._lookups)],
+            subscriptions=False,
         )
+        add_resources(self, self._lookups)
+        add_prompts(self, self._lookups)
+        self._serve()
         self._desk = desk
         self._caller_of = caller_of
         self._longest_wait = longest_wait
         self._grace = grace
         self._listed = [tool.listed() for tool in TOOLS]
         self._pointers = Pointers()
+
+    def _lookups(self, asked: Context[None, Any] | ServerRequestContext[None, Any]) -> Lookups:
+        """What the one who made a request may look up."""
+        if isinstance(asked, ServerRequestContext):
+            asked = Context(
+                request_context=asked, mcp_server=self, subscriptions=self._subscriptions
+            )
+        return Lookups(self._desk, self._caller_of(asked))
+
+    def _serve(self) -> None:
+        """Completion, and subscriptions in both eras: the SDK's know neither tasks nor owners."""
+        subscriptions = Subscriptions(self._lookups)
+
+        async def completed(
+            ctx: ServerRequestContext[None, Any], params: CompleteRequestParams
+        ) -> CompleteResult:
+            found = await complete(self._lookups(ctx), params.argument, params.context)
+            return CompleteResult(completion=found)
+
+        add = self._lowlevel_server.add_request_handler
+        add("completion/complete", CompleteRequestParams, completed)
+        add("subscriptions/listen", SubscriptionsListenRequestParams, subscriptions.listen)
+        add("resources/subscribe", SubscribeRequestParams, subscriptions.subscribe)
+        add("resources/unsubscribe", UnsubscribeRequestParams, subscriptions.unsubscribe)
 
     async def list_tools(self) -> list[Tool]:
         return self._listed
@@ -151,7 +181,7 @@ class _Surface(MCPServer[None]):
             if isinstance(answer, Refusal):
                 return _refused(answer)
             first = [await self._pointers.show(name, record, caller, context) for record in told]
-            return next(filter(None, first), _answered(answer))
+            return next(filter(None, first), in_result(answer))
         except TimeoutError:
             _log.error("%s did not answer in time", name)
             return _broken("Forbear did not answer in time; it goes on by itself.")
@@ -204,19 +234,8 @@ def _unknown_tool(name: str, arguments: Mapping[str, Any]) -> Refusal:
 # --- answers -----------------------------------------------------------------------------------
 
 
-def _answered(answer: Data) -> CallToolResult:
-    return CallToolResult(
-        content=[TextContent(type="text", text=_compact(answer))], structured_content=answer
-    )
-
-
 def _refused(refused: Refusal) -> CallToolResult:
-    error = refusal(refused)
-    return CallToolResult(
-        content=[TextContent(type="text", text=_compact(error))],
-        structured_content=error,
-        is_error=True,
-    )
+    return in_result(refusal(refused), is_error=True)
 
 
 def _broken(what: str) -> CallToolResult:
@@ -226,7 +245,3 @@ def _broken(what: str) -> CallToolResult:
         "before that."
     )
     return CallToolResult(content=[TextContent(type="text", text=text)], is_error=True)
-
-
-def _compact(value: Data) -> str:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import contextlib
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection
 from dataclasses import dataclass
 
-from forbear.rules.model import Operation, State
+from forbear.rules.model import Case, Operation, State
 from forbear.rules.paging import reads_on
 from forbear.rules.ports import Clock
+from forbear.storage.errors import StoreError
 from forbear.storage.store import Store
 from forbear.tools.caller import Caller
 from forbear.tools.desk_port import Report
@@ -95,6 +97,24 @@ class Watch:
 
         return await self._wait(op, is_done, waiting)
 
+    async def changes(self, records: Collection[Record]) -> AsyncGenerator[Record, None]:
+        """See `DeskPort.follow`. Changes that come faster than they are taken are told as one."""
+        told = {one.operation.id: _version(one.operation, one.case) for one in records}
+        while True:
+            # Taken before reading, so that no change between the two is missed.
+            news = self._store.news
+            with contextlib.suppress(StoreError):  # nothing to tell until it can be read again
+                for operation_id, version in tuple(told.items()):
+                    op = await self._store.read.operation(operation_id)
+                    if op is None:  # kept long enough
+                        del told[operation_id]
+                        continue
+                    now = _version(op, await self._store.read.open_case(operation_id))
+                    if now != version:
+                        told[operation_id] = now
+                        yield await self._record(op)
+            await news.wait()
+
     async def _wait(
         self, op: Operation, done: Callable[[Operation], Awaitable[bool]], waiting: Waiting
     ) -> Operation:
@@ -119,3 +139,8 @@ class Watch:
                     return await self._store.read.operation(op.id) or op
         finally:
             over.cancel()
+
+
+def _version(op: Operation, case: Case | None) -> object:
+    """What differs once anything differs that a record shows."""
+    return op.revision, None if case is None else (case.id, case.revision)
