@@ -123,6 +123,7 @@ async def test_the_listing_stays_under_twelve_kilobytes(era: str) -> None:
     assert len(listed.encode()) < 12_000
 
 
+@pytest.mark.requirement("M04")
 async def test_each_tool_has_a_title_one_line_and_all_four_annotations(era: str) -> None:
     listed = await listing(era)
 

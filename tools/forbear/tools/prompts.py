@@ -22,6 +22,7 @@ from forbear.tools.lookups import Lookups, LookupsOf
 from forbear.tools.phrases import where
 from forbear.tools.record import Record
 from forbear.tools.texts import next_step
+from forbear.tools.times import rfc3339
 from forbear.tools.untrusted import clip
 
 HEAD, TAIL = 10, 40
@@ -103,7 +104,7 @@ def explanation(record: Record) -> str:
         "certainly had no effect; maybe_applied = nobody knows; applied = it took effect. What is "
         "unknown stays unknown: do not guess, and never call maybe_applied a failure.",
         _HANDS_OFF,
-        f"What to do next, as Forbear says: {next_step(record)}",
+        f"What Forbear tells its agent to do next: {next_step(record)}",
         _DATA,
         [
             *_facts(record),
@@ -164,8 +165,8 @@ def planning(contract: Mapping[str, Any], goal: str, action: str) -> str:
         _DATA,
         [
             f"goal: {goal}",
-            *(f"limit {one['name']}: {_in_line(one, 'name')}" for one in contract["limits"]),
-            *(f"action {one['name']}: {_in_line(one, 'name')}" for one in actions[:ACTIONS]),
+            *(f"limit {one['name']}: {_in_line(one, _LIMIT)}" for one in contract["limits"]),
+            *(f"action {one['name']}: {_in_line(one, _ACTION)}" for one in actions[:ACTIONS]),
             *([f"{left} more actions: read list_actions"] if left > 0 else []),
         ],
     )
@@ -176,6 +177,7 @@ def planning(contract: Mapping[str, Any], goal: str, action: str) -> str:
 
 def _facts(record: Record) -> Iterator[str]:
     operation = record.operation
+    yield f"as of: {rfc3339(record.as_of)}"
     yield f"operation: {operation.id}, {operation.provider}.{operation.action}, {operation.kind}"
     if operation.label:
         yield f"label: {operation.label}"
@@ -205,8 +207,12 @@ def _searchable(record: Record) -> bool:
     return "reconcile_write" in record.allowed_actions
 
 
-def _in_line(members: Mapping[str, Any], *without: str) -> str:
-    told = {name: value for name, value in members.items() if name not in without}
+_LIMIT = ("rate", "shared_per", "actions", "at_once", "may_wait", "now")
+_ACTION = ("tool", "title", "ready", "approval", "request_class", "limits", "instead_of_many")
+
+
+def _in_line(members: Mapping[str, Any], shown: Iterable[str]) -> str:
+    told = {name: members[name] for name in shown if name in members}
     return json.dumps(told, ensure_ascii=False)
 
 
