@@ -382,7 +382,7 @@ def test_a_refusal_has_its_code_message_and_next_step() -> None:
             "operation_id": ID,
         },
         "operation_id": ID,
-        "state": None,
+        "state": "refused",
         "may_proceed": False,
         "next_step": "Wait.",
     }

@@ -173,7 +173,7 @@ async def test_schemas_have_no_titles_and_no_nulls_and_are_valid(era: str) -> No
         for schema in (tool["inputSchema"], tool["outputSchema"]):
             Draft202012Validator.check_schema(schema)
             assert '"title"' not in json.dumps(schema)
-        assert "null" not in json.dumps(tool["inputSchema"])
+            assert "null" not in json.dumps(schema)
         assert tool["inputSchema"]["additionalProperties"] is False
         assert "additionalProperties" not in tool["outputSchema"]
 

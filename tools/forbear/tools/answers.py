@@ -236,8 +236,8 @@ def after_end(records: list[Record], next_cursor: str | None, *, task: bool) -> 
 def refusal(refused: model.Refusal) -> Data:
     """`{"error": {code, message, next_step, operation_id?}, …}` with what every operation says.
 
-    The TypeScript SDK (1.32) fails a call whose error does not match the tool's output schema, so
-    that its agent would never read it.
+    The TypeScript SDK (1.32) fails a call whose error does not match the tool's output schema, and
+    its agent never reads it. `refused` is the state of no operation.
     """
     error = {
         "code": refused.code.value,
@@ -247,8 +247,8 @@ def refusal(refused: model.Refusal) -> Data:
     }
     return {
         "error": inert_tree(_said(error)),
-        "operation_id": refused.operation_id,
-        "state": None,
+        "operation_id": refused.operation_id or "",
+        "state": "refused",
         "may_proceed": False,
         "next_step": error["next_step"],
     }

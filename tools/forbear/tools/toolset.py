@@ -241,13 +241,11 @@ def _in_short(call: Invocation, answer: Record | Refusal) -> Data | Refusal:
 
 
 _FOUR: Data = {
-    "operation_id": {"type": ["string", "null"]},
-    "state": {"type": ["string", "null"]},
+    "operation_id": {"type": "string"},
+    "state": {"type": "string"},
     "may_proceed": {"type": "boolean"},
     "next_step": {"type": "string"},
 }
-
-"""Null is for refusals: there are clients that hold an error against the schema too."""
 
 _OPERATION: Data = {"type": "object", "properties": _FOUR, "required": list(_FOUR)}
 """Open on purpose: the full schema is the resource `SCHEMA_URI`."""
