@@ -11,15 +11,17 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from forbear.server.fake import FakeProvider
 from tests.e2e.harness import EXPORT, QUICK, SUBMIT, furnished
 from tests.interop.environments import Environments
+from tests.interop.inspecting import ERAS, inspected
 
 PATIENCE = 120.0
 """Real seconds for one client."""
@@ -48,7 +50,6 @@ class Client:
     environment: str
     script: str
     era: str = "auto"
-    transports: tuple[str, ...] = (STDIO, HTTP)
 
     def command(self, made: Environments) -> list[str]:
         if self.script.endswith(".py"):
@@ -79,52 +80,91 @@ def main(root: Path, words: Sequence[str]) -> int:
     parser.add_argument("--over", choices=(STDIO, HTTP), help="only this transport")
     parser.add_argument("--list", action="store_true", help="print the names and stop")
     chosen = parser.parse_args(words)
-    names = [client for client in ALL if client.name.startswith(chosen.only)]
-    if chosen.list:
-        print("\n".join(client.name for client in names))
-        return 0
     made = Environments(root / ".interop")
+    steps = [step for step in _steps(made) if step.name.startswith(chosen.only)]
+    if chosen.list:
+        print("\n".join(dict.fromkeys(step.name for step in steps)))
+        return 0
     failed = 0
-    for client in names:
-        for transport in client.transports:
-            if chosen.over not in (None, transport):
-                continue
-            began = time.monotonic()
-            problem = asyncio.run(_play(client, transport, made))
-            took = f"{time.monotonic() - began:5.1f} s"
-            print(
-                f"{client.name:14} {transport:6} {took}  {problem or 'as the others'}", flush=True
-            )
-            failed += problem is not None
+    for step in steps:
+        if chosen.over not in (None, step.transport):
+            continue
+        began = time.monotonic()
+        problem = asyncio.run(_staged(step))
+        took = f"{time.monotonic() - began:5.1f} s"
+        print(f"{step.name:16} {step.transport:6} {took}  {problem or 'good'}", flush=True)
+        failed += problem is not None
     return 1 if failed else 0
 
 
-async def _play(client: Client, transport: str, made: Environments) -> str | None:
-    """Play the scenario through one client; what was wrong, if anything."""
-    command = client.command(made)
+Play = Callable[[Mapping[str, Any], FakeProvider], Awaitable[str | None]]
+"""Plays against a server that is reached so; what was wrong, if anything."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    name: str
+    transport: str
+    play: Play
+
+
+def _steps(made: Environments) -> Iterator[Step]:
+    for transport in (STDIO, HTTP):
+        for client in ALL:
+            yield Step(client.name, transport, partial(_play, client, made))
+        for era in ERAS:
+            yield Step(f"inspector-{era}", transport, partial(_inspect, era, made))
+
+
+async def _staged(step: Step) -> str | None:
+    """Play a step on a home and a provider of its own."""
     with tempfile.TemporaryDirectory(prefix="forbear-interop-") as folder:
         home = Path(folder)
         async with furnished(home, EXPORT | {"backoff": QUICK}) as provider:
             provider.job("exp_2", ["queued", "resting"])
-            async with _served(home, transport) as server:
-                ran = await asyncio.create_subprocess_exec(
-                    *command,
-                    env={
-                        **os.environ,
-                        "INTEROP_SERVER": json.dumps(server),
-                        "INTEROP_ERA": client.era,
-                    },
-                    stdout=asyncio.subprocess.PIPE,
-                    stderr=asyncio.subprocess.PIPE,
-                )
+            async with _served(home, step.transport) as server:
                 try:
-                    out, err = await asyncio.wait_for(ran.communicate(), PATIENCE)
+                    return await asyncio.wait_for(step.play(server, provider), PATIENCE)
                 except TimeoutError:
-                    ran.kill()
                     return f"no end within {PATIENCE:.0f} s"
-            if ran.returncode:
-                return f"exit {ran.returncode}: {err.decode()[-1500:]}"
-            return _compared(json.loads(out.decode().splitlines()[-1]), provider)
+
+
+async def _play(
+    client: Client, made: Environments, server: Mapping[str, Any], provider: FakeProvider
+) -> str | None:
+    told = {"INTEROP_SERVER": json.dumps(server), "INTEROP_ERA": client.era}
+    code, out, err = await _run(*client.command(made), **told)
+    if code:
+        return f"exit {code}: {err[-1500:]}"
+    return _compared(json.loads(out.splitlines()[-1]), provider)
+
+
+async def _inspect(
+    era: str, made: Environments, server: Mapping[str, Any], provider: FakeProvider
+) -> str | None:
+    path = f"{made.node()}{os.pathsep}{os.environ.get('PATH', '')}"
+
+    async def run(*words: str) -> tuple[int, str]:
+        code, out, err = await _run(*words, PATH=path)
+        return code, out + err
+
+    return await inspected(made, server, era, run)
+
+
+async def _run(*words: str, **environment: str) -> tuple[int, str, str]:
+    """A command: its exit code, and what it said on both outputs."""
+    ran = await asyncio.create_subprocess_exec(
+        *words,
+        env={**os.environ, **environment},
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    try:
+        out, err = await ran.communicate()
+    except BaseException:
+        ran.kill()
+        raise
+    return ran.returncode or 0, out.decode(), err.decode()
 
 
 def _compared(outcome: dict[str, Any], provider: FakeProvider) -> str | None:
