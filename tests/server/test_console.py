@@ -34,10 +34,11 @@ from forbear.server.clock import SystemRandom
 from forbear.server.config import Settings
 from forbear.server.console import choices
 from forbear.server.console.facts import MOST_LINES, case_lines
-from forbear.server.console.guard import MOST_BODY, origins
-from forbear.server.console.serving import NotServed, address, listening
+from forbear.server.console.guard import MOST_BODY
 from forbear.server.console.sessions import LINK_LASTS, SESSION_LASTS, Sessions
 from forbear.server.console.site import build
+from forbear.server.http.gate import origins
+from forbear.server.http.serving import NotServed, address, listening
 from forbear.server.tables import Standing, read_standing
 from forbear.storage.beacon import Beacon, served_at
 from forbear.storage.liveness import Liveness
@@ -947,25 +948,32 @@ def _settings(home: Path, console: str, url: str | None = None) -> Settings:
     return Settings(home=home, console=console, console_url=url or f"http://{console}")
 
 
+def _listening(settings: Settings) -> socket.socket:
+    return listening(settings, settings.console, "FORBEAR_CONSOLE")
+
+
 @pytest.mark.parametrize("where", ["0.0.0.0:0", "192.0.2.1:8377", "[::]:0", "example.org:80"])
 def test_an_address_that_others_reach_needs_https_before_it(tmp_path: Path, where: str) -> None:
     with pytest.raises(NotServed, match="FORBEAR_CONSOLE_URL"):
-        listening(_settings(tmp_path, where))
+        _listening(_settings(tmp_path, where))
     with pytest.raises(NotServed, match="FORBEAR_CONSOLE_URL"):
-        listening(_settings(tmp_path, where, "http://forbear.example"))
+        _listening(_settings(tmp_path, where, "http://forbear.example"))
 
 
 def test_behind_a_proxy_with_tls_it_may_listen_anywhere(tmp_path: Path) -> None:
     settings = _settings(tmp_path, "0.0.0.0:0", "https://forbear.example")
-    with closing(listening(settings)) as listener:
-        assert address(settings, listener.getsockname()[1]) == "https://forbear.example"
+    with closing(_listening(settings)) as listener:
+        assert (
+            address(settings, settings.console, listener.getsockname()[1])
+            == "https://forbear.example"
+        )
 
 
 def test_a_taken_port_is_named_with_the_fix(tmp_path: Path) -> None:
     with closing(socket.create_server(("127.0.0.1", 0))) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(NotServed, match=f"127.0.0.1:{port} cannot be used"):
-            listening(_settings(tmp_path, f"127.0.0.1:{port}"))
+            _listening(_settings(tmp_path, f"127.0.0.1:{port}"))
 
 
 async def test_a_served_console_is_named_to_agents_and_a_dead_one_is_not(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from forbear.rules.notation import parse_duration
 from forbear.rules.taskbudget import USUAL, TaskLimits
 
 if TYPE_CHECKING:
+    from forbear.server.http.table import Http
     from forbear.server.keeping import Access, References
     from forbear.server.proxy import Proxy
     from forbear.server.tables import Handover, Notify, Standing
@@ -25,11 +26,11 @@ DEFAULT_CONSOLE = "127.0.0.1:8377"
 
 KNOWN = (
     *("console", "console_url", "database_url", "log", "operator_token"),
-    *("audit", "handover", "keys", "notify", "proxy", "standing", "task"),
+    *("audit", "handover", "http", "keys", "notify", "proxy", "standing", "task"),
 )
 """The keys of `config.toml`; in the environment each is FORBEAR_ and its name in capitals.
 
-The last seven are tables, so they are in the file only, but for FORBEAR_NOTIFY_WEBHOOK and
+The last eight are tables, so they are in the file only, but for FORBEAR_NOTIFY_WEBHOOK and
 FORBEAR_NOTIFY_SECRET.
 """
 
@@ -54,6 +55,8 @@ class Settings:
     notify: Notify | None = None
     standing: tuple[Standing, ...] = ()
     handover: tuple[Handover, ...] = ()
+    http: Http | None = None
+    """Who may use MCP over HTTP; None: no `[http]` says so."""
     proxy: Proxy | None = None
     """What leads out; None is the direct way, whatever the environment says of proxies."""
     access: Access | None = None
@@ -89,9 +92,10 @@ class Settings:
 
         _check_database(setting("database_url"))
         console = setting("console") or DEFAULT_CONSOLE
-        host, colon, port = console.rpartition(":")
-        if not colon or not host or not port.isdecimal():
-            raise BadSettings(f"FORBEAR_CONSOLE: {console!r} is not host:port")
+        try:
+            host_and_port(console)
+        except ValueError as error:
+            raise BadSettings(f"FORBEAR_CONSOLE: {error}") from error
         return Settings(
             home=home.absolute(),
             console=console,
@@ -100,8 +104,17 @@ class Settings:
             log=_level(setting("log")),
             task=_task_limits(file.get("task", {}), home / "config.toml"),
             **_tables(file, environment, home / "config.toml"),
+            **_spoken(file, home / "config.toml"),
             **_kept(file, home / "config.toml"),
         )
+
+
+def host_and_port(place: str) -> tuple[str, int]:
+    """The two parts of `host:port`. Raises ValueError for anything else."""
+    host, colon, port = place.rpartition(":")
+    if not colon or not host or not port.isdecimal():
+        raise ValueError(f"{place!r} is not host:port")
+    return host, int(port)
 
 
 def _read(path: Path) -> Mapping[str, Any]:
@@ -110,6 +123,22 @@ def _read(path: Path) -> Mapping[str, Any]:
     except (FileNotFoundError, NotADirectoryError):
         return {}
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise BadSettings(f"{path}: {error}") from error
+
+
+class _Speaking(TypedDict, total=False):
+    http: Http
+
+
+def _spoken(file: Mapping[str, Any], path: Path) -> _Speaking:
+    """`[http]`, which few homes have."""
+    if "http" not in file:
+        return {}
+    from forbear.server.http.table import read_http
+
+    try:
+        return {"http": read_http(file["http"])}
+    except ValueError as error:
         raise BadSettings(f"{path}: {error}") from error
 
 

@@ -121,7 +121,7 @@ class Handover:
 
 def read_notify(section: object, webhook: str | None, secret: str | None) -> Notify | None:
     """`[notify]`; `webhook` and `secret` are those of the environment, which win."""
-    table = _Table("notify", section if section is not None else {})
+    table = Table("notify", section if section is not None else {})
     table.only("webhook", "secret", "urgency")
     urgency = table.word("urgency", URGENCIES) or "today"
     address = webhook or table.text("webhook")
@@ -146,13 +146,13 @@ def read_notify(section: object, webhook: str | None, secret: str | None) -> Not
 
 def read_standing(section: object) -> tuple[Standing, ...]:
     """`[[standing]]`."""
-    return tuple(_standing(table) for table in _tables("standing", section))
+    return tuple(_standing(table) for table in tables("standing", section))
 
 
 def read_handover(section: object) -> tuple[Handover, ...]:
     """`[[handover]]`."""
     found: dict[str, Handover] = {}
-    for table in _tables("handover", section):
+    for table in tables("handover", section):
         table.only("name", "reasons", "options")
         name = table.must("name")
         if not _NAME.fullmatch(name) or name in found:
@@ -167,7 +167,7 @@ def read_proxy(section: object) -> Proxy | None:
     """`[proxy]`."""
     if section is None:
         return None
-    table = _Table("proxy", section)
+    table = Table("proxy", section)
     table.only("url", "user", "password", "no_proxy")
     address = table.must("url").removesuffix("/")
     origin = read_origin(address)
@@ -187,7 +187,7 @@ def read_proxy(section: object) -> Proxy | None:
     return Proxy(origin.host, origin.port, auth, tuple(_hosts(table, "no_proxy")))
 
 
-def _hosts(table: _Table, name: str) -> Iterator[str]:
+def _hosts(table: Table, name: str) -> Iterator[str]:
     stated = table.stated.get(name, [])
     if not isinstance(stated, list):
         raise ValueError(f"{table.at(name)} must be a list, such as ['api.exp.example']")
@@ -199,7 +199,7 @@ def _hosts(table: _Table, name: str) -> Iterator[str]:
         yield host
 
 
-def _standing(table: _Table) -> Standing:
+def _standing(table: Table) -> Standing:
     table.only(
         *("provider", "action", "reason", "option", "parameters", "times", "until", "operator")
     )
@@ -234,7 +234,7 @@ def _standing(table: _Table) -> Standing:
     return standing
 
 
-def _end(table: _Table) -> int:
+def _end(table: Table) -> int:
     """The end of a stated day (UTC), or a moment with its offset."""
     stated: object = table.stated.get("until")
     match stated:
@@ -247,16 +247,17 @@ def _end(table: _Table) -> int:
             raise ValueError(f"{table.at('until')}: write the last day, such as 2027-01-31")
 
 
-def _tables(name: str, section: object) -> Iterator[_Table]:
+def tables(name: str, section: object) -> Iterator[Table]:
+    """The tables of a list of tables; none if there is no such list."""
     if section is None:
         return
     if not isinstance(section, list):
         raise ValueError(f"{name} is a list of tables: [[{name}]]")
     for number, entry in enumerate(cast(list[object], section), 1):
-        yield _Table(f"{name}[{number}]", entry)
+        yield Table(f"{name}[{number}]", entry)
 
 
-class _Table:
+class Table:
     """One table of the file, with its place for messages."""
 
     def __init__(self, place: str, section: object) -> None:

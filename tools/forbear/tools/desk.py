@@ -80,6 +80,10 @@ class Desk:
         setting = replace(self._setting, remote=True, resident=resident)
         return Desk(self._store, self._book, self._clock, self._random, setting)
 
+    def let_go(self) -> None:
+        """Answer every call that waits as things stand, for the process is about to end."""
+        self._watch.let_go()
+
     # --- reading ----------------------------------------------------------------------------
 
     async def list_actions(

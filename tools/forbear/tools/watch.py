@@ -49,6 +49,14 @@ class Watch:
         self._clock = clock
         self._record = record
         self._known: dict[tuple[str, str], Patience] = {}
+        self._waits: set[asyncio.Future[None]] = set()
+        self._let_go = False
+
+    def let_go(self) -> None:
+        """End every wait, now and from now on: each sees the store as it stands."""
+        self._let_go = True
+        for over in self._waits:
+            over.cancel()
 
     def known(self, caller: Caller, op: Operation) -> Patience | None:
         return self._known.get((caller.client, op.id))
@@ -119,7 +127,8 @@ class Watch:
         self, op: Operation, done: Callable[[Operation], Awaitable[bool]], waiting: Waiting
     ) -> Operation:
         """Read the operation again at each change of the store."""
-        over = asyncio.ensure_future(self._clock.sleep(waiting.seconds))
+        over = asyncio.ensure_future(self._clock.sleep(0 if self._let_go else waiting.seconds))
+        self._waits.add(over)
         revision = op.revision
         try:
             while True:
@@ -138,6 +147,7 @@ class Watch:
                 if over.done():
                     return await self._store.read.operation(op.id) or op
         finally:
+            self._waits.discard(over)
             over.cancel()
 
 

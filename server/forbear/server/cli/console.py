@@ -22,8 +22,8 @@ def console() -> None:
 
     async def served() -> None:
         from forbear.server.app import running
-        from forbear.server.console.serving import NotServed, listening, serve
         from forbear.server.console.sessions import Sessions
+        from forbear.server.http.serving import NotServed, listening, serve_console
 
         async with running(home, role="console", worker=False) as app:
             sessions = Sessions(home.home, app.store.key, app.clock, app.random)
@@ -37,7 +37,7 @@ def console() -> None:
                 invite(there)
                 return
             try:
-                listener = listening(home)
+                listener = listening(home, home.console, "FORBEAR_CONSOLE")
             except NotServed as error:
                 raise Failure(str(error)) from error
 
@@ -45,6 +45,6 @@ def console() -> None:
                 invite(url)
                 remark(f"The console of {home.home} is at {url}. Ctrl-C stops it.")
 
-            await serve(app, listener, stopped=until_signalled(), ready=ready)
+            await serve_console(app, listener, stopped=until_signalled(), ready=ready)
 
     run(served)

@@ -3,37 +3,51 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from forbear.server.cli.home import run, settings
 from forbear.server.cli.terminal import Failure, remark
+from forbear.server.config import host_and_port
 
 if TYPE_CHECKING:
     import asyncio
 
+    from forbear.server.config import Settings
+
+
+class _Serve(TyperCommand):
+    """`--http` alone is `--http` with the usual address."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if "--http" in args:
+            after = args.index("--http") + 1
+            if after == len(args) or args[after].startswith("-"):
+                args = [*args[:after], "", *args[after:]]
+        return super().parse_args(ctx, args)
+
 
 def register(app: typer.Typer) -> None:
-    app.command()(serve)
+    app.command(cls=_Serve)(serve)
     app.command()(worker)
 
 
 def serve(
     http: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT", help="MCP over HTTP (a later version).")
+        str | None,
+        typer.Option(metavar="[HOST:PORT]", help="MCP over HTTP, and the console beside it."),
     ] = None,
     no_worker: Annotated[
         bool, typer.Option("--no-worker", help="Answer only; leave sending to `forbear worker`.")
     ] = False,
 ) -> None:
-    """Speak MCP on standard input and output; agents start this."""
-    if http is not None:
-        raise Failure(
-            "MCP over HTTP comes with a later version. Leave --http out: `forbear serve` speaks "
-            "over standard input and output, and every client can start it."
-        )
+    """Speak MCP on standard input and output, where agents start this, or over HTTP."""
     home = settings()
+    if http is not None:
+        _serve_http(home, http or home.console, worker=not no_worker)
+        return
 
     async def served() -> None:
         from forbear.server.app import serve_stdio
@@ -42,6 +56,27 @@ def serve(
 
     if sys.stdin.isatty():
         remark("`forbear serve` speaks MCP; an MCP client starts this. Ctrl-C ends it.")
+    run(served)
+
+
+def _serve_http(home: Settings, place: str, *, worker: bool) -> None:
+    try:
+        host_and_port(place)
+    except ValueError as error:
+        raise Failure(f"--http: {error}.") from error
+
+    def ready(url: str) -> None:
+        remark(f"MCP of {home.home} is at {url}/mcp, and its console at {url}. Ctrl-C ends both.")
+        remark("`forbear console` prints a link that signs a browser in.")
+
+    async def served() -> None:
+        from forbear.server.http.serving import NotServed, serve_http
+
+        try:
+            await serve_http(home, place, worker=worker, stopped=until_signalled(), ready=ready)
+        except NotServed as error:
+            raise Failure(str(error)) from error
+
     run(served)
 
 

@@ -1,84 +1,29 @@
-"""The gate before every route of the console: host, origin, sign-in, form token, headers.
+"""The guard before every route of the console, behind the gate: sign-in and form token.
 
-A web page of anybody can make a browser send requests to loopback, and a name that somebody else
-owns can be made to point there. So the name that was asked for must be ours, a change must come
-from a page of ours, and the browser must be signed in.
+A change must come from a page of ours, and the browser must be signed in.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from ipaddress import ip_address
 from typing import Final
 from urllib.parse import parse_qsl, urlsplit
 
-from starlette.datastructures import MutableHeaders
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from forbear.server.console.sessions import SESSION_LASTS, Sessions
 
 MOST_BODY: Final = 16_384
 """Bytes of a form; the longest honest one is a comment of 500 characters."""
 
-POLICY: Final = "; ".join(
-    (
-        "default-src 'none'",
-        "style-src 'self'",
-        "script-src 'self'",
-        "img-src 'self' data:",
-        "connect-src 'self'",  # the pages fetch themselves anew
-        "form-action 'self'",
-        "frame-ancestors 'none'",
-        "base-uri 'none'",
-    )
-)
-
-HEADERS: Final[Mapping[str, str]] = {
-    "Content-Security-Policy": POLICY,
-    "X-Content-Type-Options": "nosniff",
-    "X-Frame-Options": "DENY",
-    # With `no-referrer` a browser hides the origin of our own forms too (Fetch, "append a request
-    # `Origin` header"), and there would be nothing to check.
-    "Referrer-Policy": "same-origin",
-    "Cross-Origin-Opener-Policy": "same-origin",
-    "Cross-Origin-Resource-Policy": "same-origin",
-    "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
-    "Cache-Control": "no-store",
-}
-
 OPEN: Final = ("/healthz", "/healthz.json", "/healthz.txt", "/sign-in", "/static")
 """What needs no session, each with all below it. Everything else shows what is in the store."""
 
 METERS: Final = ("/metrics", "/metrics.json", "/metrics.txt")
 """What the token of a monitoring system opens too."""
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches that address."""
-    try:
-        return ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
-def origins(port: int, url: str) -> Mapping[str, str]:
-    """The names by which the console may be asked for, each with the origin that its pages have.
-
-    These are the loopback names with `port`, and the host of the public `url`.
-    """
-    allowed = {
-        f"{name}:{port}": f"http://{name}:{port}" for name in ("127.0.0.1", "localhost", "[::1]")
-    }
-    public = urlsplit(url.lower())
-    usual = {"http": 80, "https": 443}.get(public.scheme)
-    name = f"[{public.hostname}]" if ":" in (public.hostname or "") else public.hostname
-    if public.port in (None, usual):
-        origin = f"{public.scheme}://{name}"
-        return allowed | {f"{name}": origin, f"{name}:{usual}": origin}
-    return allowed | {f"{name}:{public.port}": f"{public.scheme}://{name}:{public.port}"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,19 +37,17 @@ class Refused:
 class Guard:
     """ASGI middleware around the whole console. What it lets through may be answered.
 
-    It leaves `origin` and `session` in the state of the request; `stranger` answers whoever is not
-    signed in and must be.
+    It finds `origin` in the state of the request, and leaves `session` there; `stranger` answers
+    whoever is not signed in and must be.
     """
 
     def __init__(
         self,
         app: ASGIApp,
-        allowed: Mapping[str, str],
         sessions: Sessions,
         stranger: Callable[[Request], Response],
     ) -> None:
         self._app = app
-        self._allowed = allowed
         self._sessions = sessions
         self._stranger = stranger
 
@@ -115,13 +58,6 @@ class Guard:
         if scope["type"] != "http":
             return  # no route speaks anything else; the server closes the connection
 
-        async def with_headers(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                headers = MutableHeaders(scope=message)
-                for name, value in HEADERS.items():
-                    headers.setdefault(name, value)
-            await send(message)
-
         request = Request(scope)
         refused = self._objection(request)
         if refused is not None:
@@ -130,19 +66,14 @@ class Guard:
             answer = self._app
         else:
             answer = self._stranger(request)
-        await answer(scope, receive, with_headers)
+        await answer(scope, receive, send)
 
     def _objection(self, request: Request) -> Refused | None:
-        """What is wrong with the name that was asked for, or with where a change comes from."""
-        hosts = request.headers.getlist("host")
-        origin = self._allowed.get(hosts[0].lower()) if len(hosts) == 1 else None
-        if origin is None:
-            return Refused(421, "This console does not answer to that name.")
-        request.state.origin = origin
+        """What is wrong with where a change comes from. The gate looked at any `Origin`."""
         if request.method in ("GET", "HEAD"):
             return None
         same_site = request.headers.get("sec-fetch-site", "same-origin") == "same-origin"
-        if request.headers.getlist("origin") != [origin] or not same_site:
+        if "origin" not in request.headers or not same_site:
             return Refused(403, "A change must come from a page of this console.")
         return None
 

@@ -20,15 +20,17 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp
 
 from forbear.rules.model import Option, Refusal
 from forbear.server import operator
 from forbear.server.app import App
 from forbear.server.console import choices, meters, pages
-from forbear.server.console.guard import Guard, Refused, cookie, origins, signed_form
+from forbear.server.console.guard import Guard, Refused, cookie, signed_form
 from forbear.server.console.pages import Filters, Page
 from forbear.server.console.paper import Paper
 from forbear.server.console.sessions import Sessions
+from forbear.server.http.gate import Gate, origins
 from forbear.storage.errors import StoreError
 from forbear.tools.untrusted import inert_tree
 from forbear.tools.wishes import BadWish
@@ -39,11 +41,14 @@ EVERY: Final = 5
 Maker = Callable[[Request], Awaitable[Page | None]]
 
 
-def build(app: App, *, port: int, url: str) -> Starlette:
-    """The console of a home. It answers to the loopback names with `port` and to the host of `url`.
+def build(app: App, *, port: int, url: str) -> ASGIApp:
+    """The console alone. It answers to the loopback names with `port` and to the host of `url`."""
+    return Gate(inside(app), origins(port, url))
 
-    It can be served alone or mounted at the root of another application, after its own routes.
-    """
+
+def inside(app: App) -> ASGIApp:
+    """The console without the gate that must stand before it: mounted at the root of another
+    application, after its own routes."""
     settings, store = app.settings, app.store
     sessions = Sessions(settings.home, store.key, app.clock, app.random)
     sessions.make_meter_token()
@@ -52,8 +57,7 @@ def build(app: App, *, port: int, url: str) -> Starlette:
         routes=site.routes(),
         exception_handlers={HTTPException: site.missing, StoreError: site.unreadable},
     )
-    guard = Guard(inner, origins(port, url), sessions, site.stranger)
-    return Starlette(routes=[Mount("/", app=guard)])
+    return Guard(inner, sessions, site.stranger)
 
 
 class _Site:
