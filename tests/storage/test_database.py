@@ -19,7 +19,7 @@ from tests.storage.house import House, holding
 from tests.support import FixedRandom, ManualClock
 
 from forbear.server.clock import SystemRandom
-from forbear.storage import guards, migrations, schema
+from forbear.storage import counters, guards, migrations, schema
 from forbear.storage.database import Database
 from forbear.storage.errors import StoreTooNew, StoreUnavailable
 from forbear.storage.store import Store
@@ -49,8 +49,8 @@ def test_the_migrations_make_exactly_the_schema_that_the_program_knows(
     other = sa.create_engine(f"sqlite:///{tmp_path / 'direct.db'}")
     with other.begin() as connection:
         schema.metadata.create_all(connection)
-        for guard in guards.GUARDS_SQLITE:
-            connection.exec_driver_sql(guard)
+        for trigger in (*guards.GUARDS_SQLITE, *counters.COUNTERS_SQLITE):
+            connection.exec_driver_sql(trigger)
         direct = shape(connection)
     other.dispose()
     with house.database.writer.connect() as connection:

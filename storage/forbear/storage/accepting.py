@@ -23,7 +23,7 @@ from forbear.rules.model import (
 )
 from forbear.rules.ports import Outbound
 from forbear.rules.taskbudget import TaskFull, TaskLimits
-from forbear.storage import audit, authority, caps, rows
+from forbear.storage import audit, authority, caps, rows, tallies
 from forbear.storage.brakes import Paused, paused
 from forbear.storage.caps import ScopeFull, WalkOver
 from forbear.storage.deciding import Decided
@@ -39,6 +39,7 @@ from forbear.storage.intents import (
     same_intent,
 )
 from forbear.storage.schema import operations, requests, tasks
+from forbear.storage.tallies import Saved, Tally
 from forbear.storage.transitions import Holding, Ids, insert_case, must_load, recorded
 
 
@@ -224,6 +225,10 @@ def _join(
 ) -> Accepted:
     if add_task(connection, known.id, task):
         audit.append(connection, known.id, now, audit.Code.JOINED, {"task": task})
+    saved = Saved.JOINED
+    if _is_read(known):
+        saved = Saved.STORED if known.final else Saved.COALESCED
+    tallies.add(connection, now, Tally.SAVED, [saved])
     return Accepted(known, joined=True, items=items)
 
 

@@ -34,7 +34,7 @@ from forbear.storage.vault import (
     SealedWord,
 )
 
-GENERATION = "0008"
+GENERATION = "0009"
 """The schema this program reads and writes: the newest migration."""
 
 metadata = sa.MetaData(
@@ -681,3 +681,14 @@ processes = sa.Table(
     sa.Column("seen_at", sa.BigInteger, nullable=False),
     sa.Column("bindings", JSON, nullable=False),
 )
+
+tallies = sa.Table(
+    "tallies",
+    metadata,
+    sa.Column("day", sa.Integer, primary_key=True),
+    sa.Column("name", sa.Text, primary_key=True),
+    sa.Column("labels", sa.Text, primary_key=True),
+    sa.Column("value", sa.BigInteger, nullable=False),
+    sqlite_with_rowid=False,
+)
+"""What happened on each day (since the epoch, UTC), counted: see `tallies`."""
