@@ -100,6 +100,8 @@ async def running(
         office = Office(store, contracts, clock, desk)
         app = App(settings, store, contracts, desk, office, clock, random)
         if not worker:
+            if role == "serve":  # seen by others, though it sends nothing
+                store.liveness.claim()
             async with _supervised(partial(listen, store, clock)):
                 yield app
             return

@@ -152,6 +152,7 @@ class Worker:
                 ledger, pid = self._store.ledger, os.getpid()
                 sign = partial(ledger.register, role=self._role, pid=pid, bindings=bindings)
                 await self._store.write(sign)
+                await self._store.count_commits()
                 await self._store.write(ledger.recover)
                 await self._find_residents()
                 await self._renew_cases()

@@ -1,16 +1,19 @@
-"""What is counted over the whole store, for people and for monitoring; nothing is kept twice."""
+"""What is counted over the whole store, for people and for monitoring."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
 
-from forbear.rules.model import State
+from forbear.rules.model import Certainty, State
+from forbear.storage import tallies
 from forbear.storage.readers import Readers
 from forbear.storage.schema import LIVE, attempts, cases, events, operations, waits
+from forbear.storage.tallies import Count
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,27 +37,39 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class Requests:
-    """Requests that came to one end. Only answered ones have a status."""
+class Standing:
+    """Operations that are not over and stand alike."""
 
-    outcome: str
-    """`answered`, `no_answer`, `not_sent`, `unknown`, or `open`."""
-    status: str | None
-    """`429`, `503`, or the class of any other: `2xx` to `5xx`."""
+    state: str
+    reason: str
+    """What it waits for, why it is delayed, or why a person is asked; `due` if nothing of it."""
+    binding: str
     count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Unclear:
+    """Operations of one age of which nobody knows whether they were applied."""
+
+    within: int | None
+    """The least bound on the time since they were first sent, ms; None if they are older."""
+    count: int
+    oldest: int
+    """When the oldest of them was sent, epoch ms."""
 
 
 _ENDED = sa.func.coalesce(operations.c.http_at, operations.c.updated_at)
 _BEGAN = sa.func.coalesce(operations.c.sent_at, operations.c.created_at)
-_OUTCOME: sa.ColumnElement[str] = sa.func.coalesce(attempts.c.outcome, "open").label("outcome")
-_STATUS: sa.ColumnElement[str] = sa.case(
-    (attempts.c.status.in_([429, 503]), sa.cast(attempts.c.status, sa.Text)),
-    (attempts.c.status.is_not(None), sa.cast(attempts.c.status // 100, sa.Text) + "xx"),
-).label("status")
+_SINCE = sa.func.coalesce(operations.c.sent_at, operations.c.created_at)
+_LIVE = sa.text(LIVE)
+_UNCLEAR = sa.and_(
+    operations.c.certainty == str(Certainty.MAYBE_APPLIED),
+    operations.c.state.in_([str(State.UNCLEAR), str(State.ESCALATED)]),
+)
 
 
 class Figures(Readers):
-    """Queries that count or sum; each looks at the rows themselves."""
+    """Queries that count or sum. What is over is counted in `tallies`, what is not in its rows."""
 
     async def durations(self, provider: str, action: str, most: int = 200) -> list[int]:
         """How long the newest successes of an action took, ms: from the first request of its own
@@ -84,11 +99,43 @@ class Figures(Readers):
         found = await self._rows(query.order_by(events.c.sequence.desc()).limit(limit))
         return [_heading(row) for row in found]
 
-    async def by_state(self) -> dict[str, int]:
-        """How many operations are in each state that any is in."""
-        query = sa.select(operations.c.state, sa.func.count().label("number"))
-        found = await self._rows(query.group_by(operations.c.state))
-        return {row["state"]: row["number"] for row in found}
+    async def tallies(self, since: int | None = None) -> list[Count]:
+        """All that was counted, or what was from the UTC day on that `since` (ms) lies in."""
+        return [tallies.count_of(row) for row in await self._rows(tallies.counts(since))]
+
+    async def standing(self) -> list[Standing]:
+        """The operations that are not over."""
+        reason = sa.func.coalesce(
+            cases.c.reason, operations.c.waiting_for, operations.c.delay_source, "due"
+        ).label("reason")
+        asks = sa.and_(cases.c.operation_id == operations.c.id, cases.c.closed_at.is_(None))
+        query = (
+            sa.select(
+                operations.c.state, reason, operations.c.binding, sa.func.count().label("count")
+            )
+            .select_from(operations)
+            .outerjoin(cases, sa.and_(asks, operations.c.state == str(State.ESCALATED)))
+            .where(_LIVE)
+            .group_by(operations.c.state, reason, operations.c.binding)
+        )
+        return [Standing(**row) for row in await self._rows(query)]
+
+    async def unclear(self, now: int, bounds: Sequence[int]) -> list[Unclear]:
+        """Writes whose effect is unknown, looked up or waiting for a person, by `bounds` on their
+        age (ms, ascending)."""
+        age = now - _SINCE
+        within = sa.case(*((age < bound, bound) for bound in bounds)).label("within")
+        query = (
+            sa.select(within, sa.func.count().label("count"), sa.func.min(_SINCE).label("oldest"))
+            .where(_LIVE, _UNCLEAR)
+            .group_by(within)
+        )
+        return [Unclear(**row) for row in await self._rows(query)]
+
+    async def out(self) -> int:
+        """How many requests are reserved and have no outcome yet."""
+        query = sa.select(sa.func.count().label("count")).where(attempts.c.closed_at.is_(None))
+        return int((await self._rows(query))[0]["count"])
 
     async def asked(self) -> list[Asked]:
         """Open cases by reason."""
@@ -103,15 +150,6 @@ class Figures(Readers):
             .order_by(cases.c.reason)
         )
         return [Asked(**row) for row in await self._rows(query)]
-
-    async def requests(self) -> list[Requests]:
-        """All requests ever reserved, by what came of them; 429 and 503 apart from the rest."""
-        query = (
-            sa.select(_OUTCOME, _STATUS, sa.func.count().label("count"))
-            .group_by(_OUTCOME, _STATUS)
-            .order_by(_OUTCOME, _STATUS)
-        )
-        return [Requests(**row) for row in await self._rows(query)]
 
     async def queues(self) -> dict[str, int]:
         """How many operations wait in the queue of each scope that any waits for."""

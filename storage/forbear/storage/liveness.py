@@ -10,6 +10,9 @@ import fcntl
 import os
 from pathlib import Path
 
+OWNER = "own_"
+"""How the ids of processes begin."""
+
 
 class Liveness:
     """The liveness files of one home."""
@@ -43,6 +46,11 @@ class Liveness:
         if owner == self.owner:
             return self._descriptor is not None
         return not self._bury(owner, remove=False)
+
+    def others(self) -> set[str]:
+        """The owner ids of the other processes that live."""
+        names = [path.name for path in self._folder.glob(f"{OWNER}*") if path.name != self.owner]
+        return {name for name in names if self.alive(name)}
 
     def sweep(self) -> int:
         """Remove the files of dead processes, and say how many there were."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -12,7 +13,7 @@ from sqlalchemy import Connection
 
 from forbear.rules.ports import Clock, Random
 from forbear.rules.taskbudget import USUAL, TaskLimits
-from forbear.storage import rekeying
+from forbear.storage import rekeying, tallies
 from forbear.storage.beacon import served_at
 from forbear.storage.brakes import Brakes
 from forbear.storage.database import Database
@@ -20,7 +21,7 @@ from forbear.storage.errors import StoreUnavailable
 from forbear.storage.figures import Figures
 from forbear.storage.keyfiles import Name, Places, kept
 from forbear.storage.ledger import Ledger
-from forbear.storage.liveness import Liveness
+from forbear.storage.liveness import OWNER, Liveness
 from forbear.storage.queries import Queries
 from forbear.storage.writer import Writer
 
@@ -49,7 +50,7 @@ class Store:
         try:
             home.mkdir(parents=True, exist_ok=True, mode=0o700)
             self.key = _store_key(home / "keys" / "store.key", random, store=self.path)
-            self.liveness = Liveness(home / "run", f"own_{random.token(16)}")
+            self.liveness = Liveness(home / "run", f"{OWNER}{random.token(16)}")
         except OSError as error:
             raise StoreUnavailable(f"{error} -> make {home} writable to this user") from error
         self._clock = clock
@@ -59,6 +60,7 @@ class Store:
         self.read = Queries(self._database.readers, self._database.log)
         self.figures = Figures(self._database.readers)
         self._writer = Writer(self._database)
+        self._counted: Counter[str] = Counter()
         self._changed = asyncio.Event()
 
     async def write(self, unit: Callable[[Connection], T]) -> T:
@@ -105,6 +107,20 @@ class Store:
     async def forget_deleted(self) -> None:
         """See `Database.forget_deleted`."""
         await asyncio.to_thread(self._database.forget_deleted)
+
+    async def count_commits(self) -> None:
+        """Put how long the commits of this process took into the figures of the store.
+
+        Raises:
+            StoreUnavailable: nothing was stored; they are counted the next time.
+        """
+        took = self._writer.took.copy()
+        new = took - self._counted
+        ms = new.pop("ms", 0)
+        if new:
+            now = self._clock.now().wall
+            await self.write(partial(tallies.add_commits, at=now, times=new, ms=ms))
+            self._counted = took
 
     def console(self) -> str | None:
         """The address of the web console, if a living process of this home serves it."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ from sqlalchemy.exc import DBAPIError
 
 from forbear.storage.database import Database
 from forbear.storage.errors import StoreUnavailable
+from forbear.storage.tallies import bound_of
 
 T = TypeVar("T")
 
@@ -57,6 +59,9 @@ class Writer:
         self._flushing: asyncio.Task[None] | None = None
         self._connection: Connection | None = None
         self._closed = False
+        self.took: Counter[str] = Counter()
+        """Batches by how long they took, from asking for the lock until durable (see
+        `tallies.bound_of`); under `ms` the sum of it."""
 
     async def run(self, unit: Callable[[Connection], T]) -> T:
         """Run `unit` in a transaction and return its value once it is durable.
@@ -95,10 +100,12 @@ class Writer:
             while self._queue:
                 batch, self._queue = self._queue[:BATCH], self._queue[BATCH:]
                 units = [job.unit for job in batch]
+                began = loop.time()
                 try:
                     outcomes = await loop.run_in_executor(self._thread, self._write, units)
                 except Exception as error:
                     outcomes = [_Outcome(error=_unavailable(error))] * len(batch)
+                self._note(round((loop.time() - began) * 1_000))
                 for job, outcome in zip(batch, outcomes, strict=True):
                     _resolve(job.future, outcome)
         except asyncio.CancelledError:
@@ -109,6 +116,10 @@ class Writer:
             raise
         finally:
             self._flushing = None
+
+    def _note(self, ms: int) -> None:
+        self.took[bound_of(ms)] += 1
+        self.took["ms"] += ms
 
     # --- on the writer thread ---------------------------------------------------------------
 
