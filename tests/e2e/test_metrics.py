@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import json
 import re
-import sqlite3
-from contextlib import closing
 from pathlib import Path
 
 import httpx
 import pytest
 import sqlalchemy as sa
 import yaml
+from alembic.migration import MigrationContext
+from alembic.operations import Operations
 from mcp import Client, stdio_client
 from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
@@ -38,8 +39,8 @@ from forbear.server.console.meters import MOST_NAMES
 from forbear.server.console.sessions import Sessions
 from forbear.server.console.site import build
 from forbear.server.fake import Answer, Drop, retry_after
+from forbear.storage.counters import COUNTERS_SQLITE
 from forbear.storage.schema import tallies
-from forbear.storage.triggers import COUNTERS_SQLITE
 
 pytestmark = pytest.mark.anyio
 
@@ -231,11 +232,15 @@ async def test_an_older_store_begins_with_what_its_rows_tell(tmp_path: Path) -> 
     rows_tell = ("waits", "wait_ms", "saved", "commit_times", "commit_ms")
     counted = [row for row in opened(tmp_path, query) if row["name"] not in rows_tell]
     assert len(counted) == 7
-    with closing(sqlite3.connect(tmp_path / "forbear.db")) as store, store:
+    migration = importlib.import_module("forbear.storage.migrations.versions.0009_tallies")
+    engine = sa.create_engine(f"sqlite:///{tmp_path / 'forbear.db'}")
+    with engine.begin() as store:
         for trigger in COUNTERS_SQLITE:
-            store.execute(f"DROP TRIGGER {trigger.split()[2]}")
-        store.execute("DROP TABLE tallies")
-        store.execute("UPDATE alembic_version SET version_num = '0007'")
+            store.exec_driver_sql(f"DROP TRIGGER {trigger.split()[2]}")
+        store.exec_driver_sql("DROP TABLE tallies")
+        with Operations.context(MigrationContext.configure(store)):
+            migration.upgrade()
+    engine.dispose()
     assert opened(tmp_path, query) == counted
 
 

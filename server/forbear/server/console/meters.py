@@ -137,6 +137,12 @@ def _counted(counts: Sequence[Count]) -> list[Meter]:
             _labelled(of(Tally.REQUESTS), "provider", "outcome", "status"),
         ),
         Meter(
+            "forbear_token_requests_total",
+            "counter",
+            "Requests for access tokens by what came of them, in the same way.",
+            _labelled(of(Tally.TOKEN_REQUESTS), "provider", "outcome", "status"),
+        ),
+        Meter(
             "forbear_requests_saved_total",
             "counter",
             "Requests asked for that did not leave: joined, coalesced, or answered from the store.",
