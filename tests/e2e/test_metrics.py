@@ -245,7 +245,7 @@ async def test_an_older_store_begins_with_what_its_rows_tell(tmp_path: Path) -> 
 
 
 async def test_names_are_escaped_and_only_so_many_are_told_apart(tmp_path: Path) -> None:
-    evil = 'a"b\\c\nforbear_fake_total 9'
+    evil = 'a"b\\n\nforbear_fake_total 9'
     async with stage(tmp_path) as on:
         for number, name in enumerate((evil, *(f"p{number}" for number in range(200)))):
             labels = json.dumps([name, "answered", "2xx"])
