@@ -37,6 +37,7 @@ from forbear.tools import tasks
 from forbear.tools.lookups import Lookups, LookupsOf
 from forbear.tools.record import Record
 from forbear.tools.resources import operation_in
+from forbear.tools.taskbook import whole
 
 MOST = 100
 """Resources and tasks of one stream or session; what is beyond is not promised."""
@@ -162,7 +163,7 @@ async def _promised(lookups: Lookups, uris: Iterable[str], records: dict[str, Re
 
 
 async def _tell_task(ctx: _Context, record: Record, meta: dict[str, Any]) -> None:
-    task = tasks.TaskNotification(params={**tasks.whole(record, ctx), "_meta": meta})
+    task = tasks.TaskNotification(params={**whole(record, ctx), "_meta": meta})
     # The SDK's type lists its own notifications; it sends what it is given.
     notification = cast(ServerNotification, task)
     await ctx.session.send_notification(notification, related_request_id=ctx.request_id)

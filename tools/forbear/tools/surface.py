@@ -20,6 +20,7 @@ from mcp.types import (
     CallToolResult,
     CompleteRequestParams,
     CompleteResult,
+    DiscoverResult,
     InputRequiredResult,
     SubscribeRequestParams,
     SubscriptionsListenRequestParams,
@@ -27,6 +28,8 @@ from mcp.types import (
     Tool,
     UnsubscribeRequestParams,
 )
+from mcp_types import RequestParams
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from forbear.rules.model import Code, Refusal
 from forbear.tools import arguments as given
@@ -39,7 +42,8 @@ from forbear.tools.prompts import add_prompts
 from forbear.tools.record import Record
 from forbear.tools.resources import add_resources, complete
 from forbear.tools.subscriptions import Subscriptions
-from forbear.tools.tasks import Tasks
+from forbear.tools.taskbook import OperationTasks
+from forbear.tools.tasks import TaskBook, Tasks
 from forbear.tools.texts import instructions
 from forbear.tools.toolset import BY_NAME, TOOLS, Invocation
 from forbear.tools.untrusted import clip
@@ -70,7 +74,7 @@ def build(
     state. Logging goes to stderr, unless the root logger was set up before.
     """
     _log_to_stderr()
-    return _Surface(
+    return Surface(
         desk,
         caller_of=caller_of or only("stdio"),
         longest_wait=longest_wait,
@@ -93,8 +97,8 @@ def _log_to_stderr() -> None:
 # --- the server --------------------------------------------------------------------------------
 
 
-class _Surface(MCPServer[None]):
-    """The SDK's server with our own listing and calling of tools."""
+class Surface(MCPServer[None]):
+    """The SDK's server with our own tools, resources, prompts, tasks and subscriptions."""
 
     def __init__(
         self,
@@ -118,7 +122,7 @@ class _Surface(MCPServer[None]):
                 if state_keys
                 else RequestStateSecurity.ephemeral()
             ),
-            extensions=[Tasks(self._lookups)],
+            extensions=[Tasks(self.task_book())],
             subscriptions=False,
         )
         add_resources(self, self._lookups)
@@ -130,6 +134,10 @@ class _Surface(MCPServer[None]):
         self._grace = grace
         self._listed = [tool.listed() for tool in TOOLS]
         self._pointers = Pointers()
+
+    def task_book(self) -> TaskBook:
+        """The tasks that clients get."""
+        return OperationTasks(self._lookups)
 
     def _lookups(self, asked: Context[None, Any] | ServerRequestContext[None, Any]) -> Lookups:
         """What the one who made a request may look up."""
@@ -149,7 +157,23 @@ class _Surface(MCPServer[None]):
             found = await complete(self._lookups(ctx), params.argument, params.context)
             return CompleteResult(completion=found)
 
+        async def discovered(
+            ctx: ServerRequestContext[None, Any], params: RequestParams
+        ) -> DiscoverResult:
+            """The SDK takes any subscription for all of them; our lists never change."""
+            server = self._lowlevel_server
+            can = server.get_capabilities(protocol_version=ctx.protocol_version)
+            for listed in (can.tools, can.prompts, can.resources):
+                if listed is not None:
+                    listed.list_changed = False
+            return DiscoverResult(
+                supported_versions=list(MODERN_PROTOCOL_VERSIONS),
+                capabilities=can,
+                instructions=server.instructions,
+            )
+
         add = self._lowlevel_server.add_request_handler
+        add("server/discover", RequestParams, discovered)
         add("completion/complete", CompleteRequestParams, completed)
         add("subscriptions/listen", SubscriptionsListenRequestParams, subscriptions.listen)
         add("resources/subscribe", SubscribeRequestParams, subscriptions.subscribe)
