@@ -10,6 +10,8 @@ import anyio
 from tests.tools.records import record
 
 from forbear.rules.model import Case, Priority, Refusal, State
+from forbear.tools import refusals
+from forbear.tools.artifact import Artifact
 from forbear.tools.caller import Caller
 from forbear.tools.desk_port import Page, Report
 from forbear.tools.record import Record
@@ -279,6 +281,10 @@ class MemoryDesk:
             caller=caller,
         )
         return self.answer
+
+    async def artifact(self, operation_id: str, *, caller: Caller) -> Artifact | Refusal:
+        self.asked.append(("artifact", {"operation_id": operation_id, "caller": caller}))
+        return refusals.unknown_operation(operation_id)
 
     async def end_task(
         self, *, task: str | None, operation_id: str | None, reason: str | None, caller: Caller

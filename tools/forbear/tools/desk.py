@@ -10,12 +10,10 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from forbear.rules.contract import Action, Contract, Job, Request, Retention
 from forbear.rules.facts import facts_of
-from forbear.rules.inert import discreet
 from forbear.rules.model import (
     Case,
     Kind,
@@ -32,7 +30,8 @@ from forbear.storage.accepting import Accepted, Draft
 from forbear.storage.errors import StoreError
 from forbear.storage.store import Store
 from forbear.storage.transitions import Holding
-from forbear.tools import catalogue, declined, drafts, refusals, scopes, states, story
+from forbear.tools import artifact, catalogue, declined, drafts, refusals, scopes, states, story
+from forbear.tools.artifact import Artifact
 from forbear.tools.book import Book
 from forbear.tools.caller import Caller
 from forbear.tools.desk_port import Page, Report
@@ -156,7 +155,7 @@ class Desk:
         served = None if case is None else self._store.console()
         decides_at = served or self._setting.console
         return Record(
-            operation=op,
+            operation=artifact.as_resource(op) if self._setting.remote else op,
             as_of=self._clock.now().wall,
             tasks=await read.tasks_of(op.id),
             case=case,
@@ -174,6 +173,17 @@ class Desk:
             timeline=story.lines(events),
             receipt=story.receipt(events) if story_told else None,
         )
+
+    async def artifact(self, operation_id: str, *, caller: Caller) -> Artifact | Refusal:
+        """The whole of a large result; `unknown_operation` where the caller has none there."""
+        try:
+            op = await self._own(operation_id, caller)
+        except StoreError:
+            return refusals.store_unavailable()
+        if isinstance(op, Refusal):
+            return op
+        found = await asyncio.to_thread(artifact.read, op)
+        return refusals.unknown_operation(operation_id) if found is None else found
 
     async def _watched(self, op: Operation) -> bool:
         if self._setting.resident:
@@ -559,16 +569,18 @@ class Desk:
     ) -> Record:
         op = await self._watch.until(op, states.at_rest, Waiting(wait_seconds, caller, report))
         if op.result is not None and offset is not None:
-            op = replace(op, result=await self._text_from(op.result, offset))
+            op = replace(op, result=await self._text_from(op, op.result, offset))
         return await self._answer(op, caller, joined=joined)
 
-    async def _text_from(self, result: Mapping[str, Any], offset: int) -> Mapping[str, Any]:
+    async def _text_from(
+        self, op: Operation, result: Mapping[str, Any], offset: int
+    ) -> Mapping[str, Any]:
         """The stored text from a character on, at most one page of it."""
-        if "file" not in result or "preview" not in result:
-            return result
-        body = await asyncio.to_thread(Path(result["file"]).read_bytes)
         # All of it, for a page may begin inside an address.
-        text = discreet(body.decode("utf-8-sig", "replace"))
+        whole = await asyncio.to_thread(artifact.read, op)
+        if whole is None or not isinstance(whole.content, str):
+            return result
+        text = whole.content
         rest = {key: value for key, value in result.items() if key != "preview"}
         more = offset + PAGE < len(text)
         part = text[offset : offset + PAGE]

@@ -11,6 +11,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Map
 from typing import Any, Protocol
 
 from forbear.rules.model import Case, Priority, Refusal, State
+from forbear.tools.artifact import Artifact
 from forbear.tools.caller import Caller
 from forbear.tools.record import Record
 
@@ -148,6 +149,10 @@ class DeskPort(Protocol):
         caller: Caller,
     ) -> Record | Refusal:
         """Ask a person for an option; never decides."""
+        ...
+
+    async def artifact(self, operation_id: str, *, caller: Caller) -> Artifact | Refusal:
+        """The whole of a large result."""
         ...
 
     async def end_task(

@@ -8,20 +8,23 @@ from __future__ import annotations
 import difflib
 import logging
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import anyio
 from mcp.server import MCPServer
 from mcp.server.context import ServerRequestContext
+from mcp.server.lowlevel.helper_types import ReadResourceContents
 from mcp.server.mcpserver import Context, RequestStateSecurity
+from mcp.server.mcpserver.exceptions import ResourceError, ResourceNotFoundError
 from mcp.types import (
     CallToolResult,
     CompleteRequestParams,
     CompleteResult,
     DiscoverResult,
     InputRequiredResult,
+    ResourceTemplate,
     SubscribeRequestParams,
     SubscriptionsListenRequestParams,
     TextContent,
@@ -30,9 +33,11 @@ from mcp.types import (
 )
 from mcp_types import RequestParams
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+from pydantic import AnyUrl
 
 from forbear.rules.model import Code, Refusal
 from forbear.tools import arguments as given
+from forbear.tools import artifact
 from forbear.tools.answers import in_result, refusal
 from forbear.tools.caller import CallerOf, only
 from forbear.tools.desk_port import DeskPort
@@ -212,6 +217,30 @@ class Surface(MCPServer[None]):
         except Exception:
             _log.exception("%s failed", name)
             return _broken("Forbear met an error of its own; it is in its log.")
+
+    async def list_resource_templates(self) -> list[ResourceTemplate]:
+        large = ResourceTemplate(
+            uri_template=f"{artifact.URI}{{operation_id}}",
+            name="artifact",
+            title="Large result",
+            description="The whole of a result that is too large to stand in an answer.",
+        )
+        return [*await super().list_resource_templates(), large]
+
+    async def read_resource(
+        self, uri: AnyUrl | str, context: Context[None, Any] | None = None
+    ) -> Iterable[ReadResourceContents] | InputRequiredResult:
+        """An artifact of the caller, or what is registered. All else was never there."""
+        stated = str(uri)
+        if not stated.startswith(artifact.URI):
+            return await super().read_resource(uri, context)
+        name = stated.removeprefix(artifact.URI)
+        found = await self._desk.artifact(name, caller=self._caller_of(context))
+        if isinstance(found, Refusal):
+            if found.code is Code.STORE_UNAVAILABLE:
+                raise ResourceError(found.message)
+            raise ResourceNotFoundError(f"There is no resource {clip(stated, 120)}.")
+        return [ReadResourceContents(content=found.content, mime_type=found.content_type)]
 
 
 class _Progress:
