@@ -1228,10 +1228,38 @@ def test_settings_that_cannot_be_read_are_wrong_usage(home: Path, run: Run) -> N
     assert "config.toml" in refused.err
 
 
-def test_http_is_refused_with_what_works_instead(run: Run) -> None:
-    refused = run("serve", "--http", "127.0.0.1:8377")
+@pytest.mark.requirement("M06")
+def test_http_that_anybody_could_use_is_refused_with_the_fix(home: Path, run: Run) -> None:
+    for place in ("0.0.0.0:0", "[::]:0", "192.0.2.1:8377", "forbear.example:80"):
+        refused = run("serve", "--http", place)
+        assert refused.code == 2
+        assert "http.tokens" in refused.err
+    assert run("serve", "--http", "8377").code == 2
+    assert not (home / "forbear.db").exists()
+
+
+def test_http_through_a_proxy_asks_for_tokens_too(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORBEAR_CONSOLE_URL", "https://forbear.example")
+    refused = run("serve", "--http", "127.0.0.1:0")
     assert refused.code == 2
-    assert "later version" in refused.err
+    assert "http.tokens" in refused.err
+
+
+def test_tokens_that_others_could_read_or_guess_are_refused(
+    home: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (home / "config.toml").write_text(
+        '[[http.tokens]]\nprincipal = "alice"\ntoken = "env:TOKEN_OF_ALICE"\n', encoding="utf-8"
+    )
+    assert "TOKEN_OF_ALICE is not set" in run("serve", "--http", "127.0.0.1:0").err
+    monkeypatch.setenv("TOKEN_OF_ALICE", "short")
+    assert "openssl rand" in run("serve", "--http", "127.0.0.1:0").err
+    monkeypatch.setenv("TOKEN_OF_ALICE", "a" * 32)
+    in_the_clear = run("serve", "--http", "0.0.0.0:0")
+    assert in_the_clear.code == 2
+    assert "FORBEAR_CONSOLE_URL" in in_the_clear.err
 
 
 def test_wrong_usage_exits_2(run: Run) -> None:
