@@ -63,9 +63,12 @@ async def test_what_can_be_read_is_listed(era: str, tmp_path: Path) -> None:
         templates = (await agent.list_resource_templates()).resource_templates
         resources = (await agent.list_resources()).resources
 
-        assert [one.uri_template for one in templates] == [OPERATION_URI, STORY_URI, CONTRACT_URI]
+        *ours, large = templates
+        assert [one.uri_template for one in ours] == [OPERATION_URI, STORY_URI, CONTRACT_URI]
+        assert large.uri_template == "forbear://artifacts/{operation_id}"
         assert [one.uri for one in resources] == ["forbear://schema/operation"]
-        assert all(one.title and one.description and one.mime_type for one in templates)
+        assert all(one.title and one.description for one in templates)
+        assert all(one.mime_type for one in ours)
 
 
 async def test_an_operation_reads_as_its_full_record(era: str, tmp_path: Path) -> None:
