@@ -121,6 +121,7 @@ class Database:
             isolation_level="AUTOCOMMIT",
             pool_size=2,
             max_overflow=0,
+            skip_autocommit_rollback=True,  # nothing is ever begun
         )
         event.listen(engine.sync_engine, "connect", _pragmas(_READER_PRAGMAS))
         return engine

@@ -38,6 +38,7 @@ _INACTIVE: sa.ColumnElement[int] = sa.case(
     (operations.c.state.in_([str(state) for state in State if state in FINAL]), 1), else_=0
 )
 
+_OPEN = cases.c.closed_at.is_(None)
 _SEARCHED = ("id", "label", "purpose", "action", "key", "provider_job")
 _PAGE = 500
 """Operations that a search for a text reads at a time: most of what it looks at is sealed."""
@@ -88,6 +89,29 @@ def _behind(after: tuple[int, int] | None) -> sa.ColumnElement[bool]:
 def _mentions(op: Operation, folded: str) -> bool:
     texts: list[str | None] = [getattr(op, name) for name in _SEARCHED]
     return any(text is not None and folded in text.casefold() for text in texts)
+
+
+@dataclass(frozen=True, slots=True)
+class Dossier:
+    """An operation with its open case and its tasks."""
+
+    operation: Operation
+    case: Case | None
+    tasks: tuple[str, ...]
+
+
+_DOSSIER = (
+    sa.select(
+        operations,
+        *(column.label(f"case_{column.name}") for column in cases.c),
+        tasks.c.task,
+    )
+    .select_from(operations)
+    .join(cases, sa.and_(cases.c.operation_id == operations.c.id, _OPEN), isouter=True)
+    .join(tasks, tasks.c.operation_id == operations.c.id, isouter=True)
+    .order_by(tasks.c.task)
+)
+"""One statement, since each costs a reader several hops between threads."""
 
 
 class Queries(Readers):
@@ -187,6 +211,18 @@ class Queries(Readers):
         )
         return tuple(row["task"] for row in await self._rows(query.order_by(tasks.c.task)))
 
+    async def dossier(self, operation_id: str) -> Dossier | None:
+        """An operation and what stands beside it, as of one moment."""
+        found = await self._rows(_DOSSIER.where(operations.c.id == operation_id))
+        if not found:
+            return None
+        first = found[0]
+        case = None
+        if first["case_id"] is not None:
+            case = rows.case({column.name: first[f"case_{column.name}"] for column in cases.c})
+        named = tuple(row["task"] for row in found if row["task"] not in (None, NO_TASK))
+        return Dossier(rows.operation(first), case, named)
+
     async def children(self, operation_id: str, kind: Kind | None = None) -> list[Operation]:
         query = sa.select(operations).where(operations.c.parent_id == operation_id)
         if kind is not None:
@@ -196,14 +232,12 @@ class Queries(Readers):
         ]
 
     async def open_case(self, operation_id: str) -> Case | None:
-        query = sa.select(cases).where(
-            cases.c.operation_id == operation_id, cases.c.closed_at.is_(None)
-        )
+        query = sa.select(cases).where(cases.c.operation_id == operation_id, _OPEN)
         found = await self._rows(query)
         return rows.case(found[0]) if found else None
 
     async def open_cases(self) -> list[Case]:
-        query = sa.select(cases).where(cases.c.closed_at.is_(None)).order_by(cases.c.number)
+        query = sa.select(cases).where(_OPEN).order_by(cases.c.number)
         return [rows.case(row) for row in await self._rows(query)]
 
     async def cases_of(self, operation_id: str) -> list[Case]:

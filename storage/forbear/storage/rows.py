@@ -94,7 +94,7 @@ def attempt(row: RowMapping) -> Attempt:
     )
 
 
-def case(row: RowMapping) -> Case:
+def case(row: Mapping[Any, Any]) -> Case:
     return Case(
         id=row["id"],
         number=row["number"],

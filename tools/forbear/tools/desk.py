@@ -7,7 +7,7 @@ caller is gone; cancelling a call loses nothing.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Collection, Mapping
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -28,6 +28,7 @@ from forbear.rules.ports import Clock, Random
 from forbear.rules.requests import link
 from forbear.storage.accepting import Accepted, Draft
 from forbear.storage.errors import StoreError
+from forbear.storage.queries import Dossier, Process
 from forbear.storage.store import Store
 from forbear.storage.transitions import Holding
 from forbear.tools import artifact, catalogue, declined, drafts, refusals, scopes, states, story
@@ -44,6 +45,9 @@ OWN_DEADLINE = 900_000
 
 PATIENCE = 8
 """Waits in a row without news after which the answer is `nothing_new`."""
+
+SEEN_FOR = 1_000
+"""How long the list of processes is believed, ms: it is asked for with every answer."""
 
 PAGE = 16_000
 """Characters of a stored text result in one answer."""
@@ -73,6 +77,8 @@ class Desk:
         self._random = random
         self._setting = setting
         self._watch = Watch(store, clock, self.record)
+        self._seen: Sequence[Process] = ()
+        self._seen_until = 0
 
     def for_remote_callers(self, *, resident: bool) -> Desk:
         """This desk as it answers over a network."""
@@ -117,8 +123,10 @@ class Desk:
     ) -> Record | Page | Refusal:
         try:
             if operation_id is not None:
-                op = await self._own(operation_id, caller)
-                return op if isinstance(op, Refusal) else await self.record(op, story_told=timeline)
+                known = await self._store.read.dossier(operation_id)
+                if known is None or known.operation.principal != caller.principal:
+                    return refusals.unknown_operation(operation_id)
+                return await self.record(known.operation, story_told=timeline, known=known)
             after = _read_cursor(cursor)
             found = await self._store.read.find(
                 principal=caller.principal,
@@ -141,10 +149,12 @@ class Desk:
         advice: str | None = None,
         story_told: bool = False,
         spare_waits: int | None = None,
+        known: Dossier | None = None,
     ) -> Record:
-        """Everything there is to show of an operation now."""
+        """Everything there is to show of an operation now, in part as `known` already."""
         read = self._store.read
-        case = await read.open_case(op.id)
+        known = known or await read.dossier(op.id)
+        case = known.case if known is not None else None
         contract = self._book.contracts().get(op.provider)
         action = contract.action(op.action) if contract is not None else None
         job = action if isinstance(action, Job) else None
@@ -157,7 +167,7 @@ class Desk:
         return Record(
             operation=artifact.as_resource(op) if self._setting.remote else op,
             as_of=self._clock.now().wall,
-            tasks=await read.tasks_of(op.id),
+            tasks=known.tasks if known is not None else (),
             case=case,
             decide_at=None if case is None else f"{decides_at}/escalations/{case.id}",
             console_served=served is not None,
@@ -188,12 +198,15 @@ class Desk:
     async def _watched(self, op: Operation) -> bool:
         if self._setting.resident:
             return True
-        now = self._clock.now().wall
+        now = self._clock.now()
+        if now.boot >= self._seen_until:
+            self._seen = await self._store.read.processes()
+            self._seen_until = now.boot + SEEN_FOR
         return any(
             process.role == "worker"
             and op.binding in process.bindings
-            and now - process.seen_at < 60_000
-            for process in await self._store.read.processes()
+            and now.wall - process.seen_at < 60_000
+            for process in self._seen
         )
 
     async def _own(self, operation_id: str, caller: Caller) -> Operation | Refusal:

@@ -1,0 +1,170 @@
+"""What a tool call that sends nothing costs, beside a trivial tool of the same SDK.
+
+    python benchmarks/tool_calls.py [--calls 300]
+
+Prints, for each transport and protocol era, the median time of a call to a tool that only gives
+back its argument and of `operation_status` on a store with operations in it, measured in turns in
+the same run, and the ratio of the two. The bound that the project sets itself is 2.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import socket
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any, TextIO
+
+ROOT = Path(__file__).resolve().parents[1]
+for _part in ("", "rules", "storage", "tools", "server"):
+    sys.path.insert(0, str(ROOT / _part))
+
+from mcp import Client, StdioServerParameters  # noqa: E402
+from mcp.client.stdio import stdio_client  # noqa: E402
+from mcp.server import MCPServer  # noqa: E402
+from tests.e2e.harness import EXPORT, QUICK, furnished  # noqa: E402
+
+OPERATIONS = 20
+ERAS = ("auto", "legacy")
+
+
+def trivial() -> MCPServer[None]:
+    """A server with one tool that gives back what it got."""
+    server: MCPServer[None] = MCPServer("trivial")
+
+    @server.tool()
+    async def echo(text: str) -> str:
+        return text
+
+    return server
+
+
+def serve_trivial(place: str) -> None:
+    if place == "stdio":
+        trivial().run("stdio")
+        return
+    host, _, port = place.partition(":")
+    trivial().run("streamable-http", host=host, port=int(port))
+
+
+async def main(calls: int) -> None:
+    print(f"{calls} calls each, in turns, on a store with {OPERATIONS} operations; median in ms")
+    print(f"{'transport':10} {'era':7} {'trivial':>8} {'forbear':>8} {'ratio':>6}")
+    with tempfile.TemporaryDirectory(prefix="forbear-bench-") as folder:
+        home = Path(folder)
+        async with furnished(home, EXPORT | {"backoff": QUICK}):
+            for transport in ("stdio", "http"):
+                for era in ERAS:
+                    plain, ours = await measured(home, transport, era, calls)
+                    print(
+                        f"{transport:10} {era:7} {plain:8.2f} {ours:8.2f} {ours / plain:6.2f}",
+                        flush=True,
+                    )
+
+
+async def measured(home: Path, transport: str, era: str, calls: int) -> tuple[float, float]:
+    """Median times of a call, ms: of the trivial tool, and of ours."""
+    async with AsyncExitStack() as stack:
+        plain = await stack.enter_async_context(trivial_client(transport, era))
+        ours = await stack.enter_async_context(forbear_client(home, transport, era))
+        for number in range(OPERATIONS):
+            asked: dict[str, Any] = {"dataset": f"set-{number}"}
+            await ours.call_tool(
+                "submit_job", {"provider": "exp", "job": "export", "arguments": asked}
+            )
+        (newest,) = (await ours.call_tool("operation_status", {"limit": 1})).structured_content[
+            "operations"
+        ]
+        named = {"operation_id": newest["operation_id"]}
+        times: tuple[list[float], list[float]] = ([], [])
+        for number in range(calls):
+            times[0].append(await timed(plain, "echo", {"text": str(number)}))
+            times[1].append(await timed(ours, "operation_status", named))
+        return statistics.median(times[0]), statistics.median(times[1])
+
+
+async def timed(client: Client, tool: str, arguments: dict[str, Any]) -> float:
+    began = time.perf_counter()
+    answer = await client.call_tool(tool, arguments)
+    assert not answer.is_error, answer
+    return (time.perf_counter() - began) * 1_000
+
+
+@asynccontextmanager
+async def trivial_client(transport: str, era: str) -> AsyncIterator[Client]:
+    command = [sys.executable, str(Path(__file__)), "--serve-trivial"]
+    async with reached(transport, era, command, dict(os.environ), mcp_only=True) as client:
+        yield client
+
+
+@asynccontextmanager
+async def forbear_client(home: Path, transport: str, era: str) -> AsyncIterator[Client]:
+    roots = [str(ROOT / root) for root in ("rules", "storage", "tools", "server")]
+    env = {**os.environ, "FORBEAR_HOME": str(home), "PYTHONPATH": os.pathsep.join(roots)}
+    command = [sys.executable, "-m", "forbear", "serve"]
+    async with reached(transport, era, command, env, mcp_only=False) as client:
+        yield client
+
+
+@asynccontextmanager
+async def reached(
+    transport: str, era: str, command: list[str], env: dict[str, str], *, mcp_only: bool
+) -> AsyncIterator[Client]:
+    """A client of a server that runs in a process of its own."""
+    if transport == "stdio":
+        words = [*command, "stdio"] if mcp_only else command
+        started = StdioServerParameters(command=words[0], args=words[1:], env=env)
+        with open_nowhere() as nowhere:
+            async with Client(stdio_client(started, errlog=nowhere), mode=era) as client:
+                yield client
+        return
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        place = f"127.0.0.1:{free.getsockname()[1]}"
+    words = [*command, place] if mcp_only else [*command, "--http", place]
+    serving = await asyncio.create_subprocess_exec(
+        *words, env=env, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL
+    )
+    try:
+        await listens(place)
+        async with Client(f"http://{place}/mcp", mode=era) as client:
+            yield client
+    finally:
+        if serving.returncode is None:
+            serving.terminate()
+        await serving.wait()
+
+
+def open_nowhere() -> TextIO:
+    return Path(os.devnull).open("w")
+
+
+async def listens(place: str) -> None:
+    host, _, port = place.partition(":")
+    async with asyncio.timeout(30):
+        while True:
+            try:
+                _, writer = await asyncio.open_connection(host, int(port))
+            except OSError:
+                await asyncio.sleep(0.05)
+            else:
+                writer.close()
+                return
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--calls", type=int, default=300)
+    parser.add_argument("--serve-trivial", metavar="PLACE", help=argparse.SUPPRESS)
+    chosen = parser.parse_args()
+    if chosen.serve_trivial:
+        serve_trivial(chosen.serve_trivial)
+    else:
+        asyncio.run(main(chosen.calls))
