@@ -14,6 +14,7 @@ from tests.storage.house import DONE, House
 from tests.support import FixedRandom, ManualClock
 
 from forbear.storage.errors import StoreUnavailable
+from forbear.storage.retention import Term
 from forbear.storage.schema import metadata
 from forbear.storage.vault import GONE, Sealed, SealedJSON
 
@@ -26,7 +27,7 @@ OPEN = {
     "alembic_version", "attempts", "audit_epochs", "audit_logs", "authorisations", "cases",
     "checkpoints", "circuits", "credentials", "data_keys", "ended_tasks", "events", "grants",
     "operations", "pauses", "processes", "prunings", "requests", "reservations", "scopes",
-    "task_turns", "tasks", "token_requests", "token_slots", "turns", "waits",
+    "tallies", "task_turns", "tasks", "token_requests", "token_slots", "turns", "waits",
 }  # fmt: skip
 """Every table, so that whoever adds one thinks of what it may say."""
 
@@ -119,3 +120,26 @@ def test_a_value_is_read_with_its_own_key_in_its_own_column_or_not_at_all(house:
     # A key that was destroyed leaves nothing behind.
     house.sql("UPDATE operations SET arguments = ?", (9).to_bytes(4) + sealed[4:])
     assert house.read(op).arguments == {}
+
+
+def test_whatever_hangs_on_an_operation_goes_with_it(house: House) -> None:
+    op = house.waiting("sales")
+    house.poll(op, DONE)
+    other = house.waiting("others", "exp_2")
+    token = (
+        "INSERT INTO token_requests SELECT 'tok_1', id, provider, account, 'c', 'o', 'b', 1, 2, 3,"
+        " 4, 5, 'answered', 200, NULL FROM operations WHERE id = ?"
+    )
+    house.sql(token, op.id)
+    house.sql("INSERT INTO token_slots (request_id, scope, hold_until) VALUES ('tok_1', 's', 9)")
+    held = {table.name for table in metadata.sorted_tables if house.rows(sa.select(table))}
+    assert {"requests", "attempts", "tasks", "reservations", "token_slots"} <= held
+    everybody = Term(None, house.clock.now().wall + 1)
+    house.write(lambda c: house.ledger.empty(c, everybody, [op.id, other.id]))
+    assert house.write(lambda c: house.ledger.forget(c, everybody, 10)) == 1
+    for table in metadata.sorted_tables:
+        if "operation_id" in table.columns and table.name != "events":
+            left = {row["operation_id"] for row in house.rows(sa.select(table))}
+            assert left <= {other.id}, table.name
+    assert house.sql("SELECT count(*) FROM token_slots") == [(0,)]
+    assert house.verified() is None

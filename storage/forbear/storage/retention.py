@@ -17,20 +17,9 @@ from sqlalchemy import Connection
 
 from forbear.rules.model import FINAL
 from forbear.storage import audit
-from forbear.storage.schema import (
-    FULL,
-    attempts,
-    authorisations,
-    cases,
-    operations,
-    requests,
-    reservations,
-    tasks,
-    token_requests,
-    token_slots,
-    waits,
-)
+from forbear.storage.schema import FULL, cases, metadata, operations, requests
 from forbear.storage.transitions import description
+from forbear.storage.vault import Sealed
 
 _OVER = [str(state) for state in FINAL]
 _children = operations.alias("children")
@@ -86,41 +75,11 @@ def empty(connection: Connection, term: Term, ids: Collection[str], now: int) ->
 def _empty(connection: Connection, operation_id: str, now: int) -> None:
     here = operations.c.id == operation_id
     result = connection.execute(sa.select(operations.c.result).where(here)).scalar_one()
-    connection.execute(
-        sa.update(operations)
-        .where(here)
-        .values(
-            **dict.fromkeys(
-                ("label", "purpose", "provider_state", "progress", "failure", "pending", "search")
-            ),
-            arguments={},
-            take={},
-            treat={},
-            result=None if result is None else description(result),
-            emptied_at=now,
-        )
-    )
+    for table, gone in _EMPTIED:
+        connection.execute(sa.update(table).where(_hanging_on(table, [operation_id])).values(gone))
+    kept = None if result is None else description(result)
+    connection.execute(sa.update(operations).where(here).values(result=kept, emptied_at=now))
     connection.execute(sa.delete(requests).where(requests.c.operation_id == operation_id))
-    connection.execute(
-        sa.update(attempts)
-        .where(attempts.c.operation_id == operation_id)
-        .values(note=None, headers=None, body=None)
-    )
-    connection.execute(
-        sa.update(token_requests)
-        .where(token_requests.c.operation_id == operation_id)
-        .values(note=None)
-    )
-    connection.execute(
-        sa.update(cases)
-        .where(cases.c.operation_id == operation_id)
-        .values(text="", options=[], decision=None, about=None, wish=None)
-    )
-    connection.execute(
-        sa.update(authorisations)
-        .where(authorisations.c.operation_id == operation_id)
-        .values(parameters={})
-    )
     audit.append(connection, operation_id, now, audit.Code.EMPTIED, {})
 
 
@@ -134,10 +93,35 @@ def forget(connection: Connection, term: Term, most: int, now: int) -> int:
 
 
 def _delete(connection: Connection, ids: Sequence[str]) -> None:
-    made = sa.select(attempts.c.id).where(attempts.c.operation_id.in_(ids))
-    connection.execute(sa.delete(reservations).where(reservations.c.attempt_id.in_(made)))
-    fetched = sa.select(token_requests.c.id).where(token_requests.c.operation_id.in_(ids))
-    connection.execute(sa.delete(token_slots).where(token_slots.c.request_id.in_(fetched)))
-    for table in (authorisations, cases, attempts, token_requests, tasks, waits, requests):
-        connection.execute(sa.delete(table).where(table.c.operation_id.in_(ids)))
-    connection.execute(sa.delete(operations).where(operations.c.id.in_(ids)))
+    for table in _HANGING:
+        connection.execute(sa.delete(table).where(_hanging_on(table, ids)))
+
+
+def _hanging_on(table: sa.Table, ids: Sequence[str]) -> sa.ColumnElement[bool]:
+    """The rows that are these operations, or refer to them by foreign keys over any number of
+    tables. A table with no way there has none."""
+    if table is operations:
+        return operations.c.id.in_(ids)
+    ways = (
+        key.parent.in_(sa.select(key.column).where(_hanging_on(key.column.table, ids)))
+        for key in table.foreign_keys
+    )
+    return sa.or_(sa.false(), *ways)
+
+
+_HANGING = [
+    table for table in reversed(metadata.sorted_tables) if table is operations or table.foreign_keys
+]
+"""Every table with rows of operations, what refers before what is referred to."""
+
+
+def _gone(table: sa.Table) -> dict[str, object]:
+    """Nothing, for each sealed column of a table."""
+    return {
+        column.name: None if column.nullable else column.type.nothing()
+        for column in table.columns
+        if isinstance(column.type, Sealed)
+    }
+
+
+_EMPTIED = [(table, _gone(table)) for table in _HANGING if table is not requests and _gone(table)]
