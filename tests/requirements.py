@@ -141,6 +141,6 @@ PENDING: dict[int, tuple[str, ...]] = {
     # The whole MCP surface
     6: ("M07",),
     # PostgreSQL and many machines
-    7: ("D07", "D11", "D13", "A07"),
+    7: ("D07", "D11", "D13"),
 }
 """By issue. An id leaves this table when its first test is written, and never comes back."""

@@ -9,7 +9,8 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from forbear.rules.model import Certainty, State
+from forbear.rules.model import FINAL, Certainty, State, Trigger
+from forbear.rules.quality import Sent
 from forbear.storage import tallies
 from forbear.storage.readers import Readers
 from forbear.storage.schema import LIVE, attempts, cases, events, operations, waits
@@ -56,6 +57,23 @@ class Unclear:
     count: int
     oldest: int
     """When the oldest of them was sent, epoch ms."""
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """Operations of one provider in one state, by what becomes of them."""
+
+    provider: str
+    state: str
+    asks: bool
+    """A person is asked about them."""
+    overdue: bool
+    """They are beyond their end, neither over nor with a person."""
+    count: int
+
+    @property
+    def over(self) -> bool:
+        return self.state in FINAL
 
 
 _ENDED = sa.func.coalesce(operations.c.http_at, operations.c.updated_at)
@@ -131,6 +149,73 @@ class Figures(Readers):
             .group_by(within)
         )
         return [Unclear(**row) for row in await self._rows(query)]
+
+    async def courses(self, since: int, now: int) -> list[Course]:
+        """The operations that were stored from `since` on."""
+        asks = (
+            sa.exists()
+            .where(cases.c.operation_id == operations.c.id, cases.c.closed_at.is_(None))
+            .correlate(operations)
+        )
+        useful = sa.func.coalesce(operations.c.useful_until, operations.c.deadline_at)
+        past = sa.or_(operations.c.deadline_at < now, useful < now)
+        live = sa.and_(_LIVE, operations.c.state != str(State.ESCALATED))
+        waits = sa.and_(_LIVE, asks).label("asks")
+        overdue = sa.and_(live, sa.not_(asks), past).label("overdue")
+        columns = operations.c.provider, operations.c.state, waits, overdue
+        query = (
+            sa.select(*columns, sa.func.count().label("count"))
+            .where(operations.c.created_at >= since)
+            .group_by(*columns)
+            .order_by(operations.c.provider, operations.c.state)
+        )
+        flags = ("asks", "overdue")
+        return [
+            Course(**{**row, **{name: bool(row[name]) for name in flags}})
+            for row in await self._rows(query)
+        ]
+
+    async def sent(self, since: int) -> dict[str, Sent]:
+        """The requests that left or may have, reserved from `since` on, by the attempt's id."""
+        named = (
+            *(attempts.c.id, attempts.c.operation_id, attempts.c.number, attempts.c.scope),
+            *(attempts.c.reserved_at, attempts.c.trigger),
+        )
+        query = sa.select(*named).where(
+            attempts.c.reserved_at >= since,
+            sa.func.coalesce(attempts.c.outcome, "open") != "not_sent",
+        )
+        return {
+            row["id"]: Sent(
+                row["operation_id"],
+                row["number"],
+                row["scope"],
+                row["reserved_at"],
+                row["trigger"] == str(Trigger.OPERATOR),
+            )
+            for row in await self._rows(query)
+        }
+
+    async def requests_of(self, since: int) -> dict[str, int]:
+        """How many requests left for the operations that were stored from `since` on, by
+        provider."""
+        query = (
+            sa.select(operations.c.provider, sa.func.count().label("count"))
+            .join(attempts, attempts.c.operation_id == operations.c.id)
+            .where(
+                operations.c.created_at >= since,
+                sa.func.coalesce(attempts.c.outcome, "open") != "not_sent",
+            )
+            .group_by(operations.c.provider)
+        )
+        return {row["provider"]: row["count"] for row in await self._rows(query)}
+
+    async def decision_times(self, since: int) -> list[int]:
+        """From opening to decision, ms, of the cases that a person decided from `since` on."""
+        query = sa.select((cases.c.closed_at - cases.c.opened_at).label("took")).where(
+            cases.c.closed_at >= since, cases.c.closed_because == "decided"
+        )
+        return [max(0, row["took"]) for row in await self._rows(query)]
 
     async def out(self) -> int:
         """How many requests are reserved and have no outcome yet."""

@@ -28,6 +28,7 @@ from forbear.server.cli import (
     reading,
     serving,
     setup,
+    stats,
     trying,
     watching,
 )
@@ -62,6 +63,7 @@ brakes.register(app)
 pruning.register(audit.register(app))
 keys.register(app)
 backup.register(app)
+stats.register(app)
 
 
 def main() -> None:
