@@ -13,7 +13,7 @@ from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 
 from forbear.rules.ports import Clock, Random
-from forbear.server import operator
+from forbear.server import operator, tracing
 from forbear.server.artifacts import Artifacts
 from forbear.server.clock import SystemClock, SystemRandom
 from forbear.server.config import Settings
@@ -87,6 +87,15 @@ async def running(
         StoreUnavailable, StoreTooNew
     """
     logging.basicConfig(stream=sys.stderr, level=settings.log)
+    with tracing.exporting() if worker or role == "serve" else contextlib.nullcontext():
+        async with _running(settings, role, worker, clock, random) as app:
+            yield app
+
+
+@asynccontextmanager
+async def _running(
+    settings: Settings, role: str, worker: bool, clock: Clock | None, random: Random | None
+) -> AsyncIterator[App]:
     clock, random = clock or SystemClock(), random or SystemRandom()
     store = open_store(settings, clock, random)
     try:

@@ -19,6 +19,7 @@ from forbear.rules.paging import Progress, Turn, items_text, joined
 from forbear.rules.ports import Clock, Reply, Sender
 from forbear.rules.signals import Meaning, Signal
 from forbear.rules.steps import request_of
+from forbear.server import tracing
 from forbear.server.artifacts import Artifacts
 from forbear.server.providers import Contracts
 from forbear.server.retention import Keeper
@@ -274,7 +275,9 @@ class Worker:
         task.add_done_callback(self._flights.discard)
 
     async def _token(self, reserved: TokenReserved) -> None:
-        reply = await self._sender.send(reserved.permit, reserved.request)
+        with tracing.token_request(reserved.permit, reserved.request) as span:
+            reply = await self._sender.send(reserved.permit, reserved.request)
+            span.came(reply)
         settle = partial(self._store.ledger.settle_token, reserved=reserved, reply=reply)
         await self._until_stored(
             f"token request of {reserved.operation.id}", partial(self._store.write, settle)
@@ -284,8 +287,11 @@ class Worker:
 
     async def _send(self, reserved: Reserved) -> None:
         """Use a permit and store what came of it, whatever that is."""
-        reply = await self._sender.send(reserved.permit, reserved.request)
-        await self._store_outcome(reserved, reply, self._read(reserved, reply))
+        with tracing.attempt(reserved) as span:
+            reply = await self._sender.send(reserved.permit, reserved.request)
+            signal = self._read(reserved, reply)
+            span.came(reply, signal)
+        await self._store_outcome(reserved, reply, signal)
 
     @staticmethod
     def _brought_something(reserved: Reserved, reply: Reply, signal: Signal) -> bool:

@@ -300,7 +300,7 @@ class Ledger:
             provider=op.provider,
             account=op.account,
         )
-        return Reserved(after, permit, request, holding, parent, host)
+        return Reserved(after, permit, request, holding, parent, host, number)
 
     def _hold(self, connection: Connection, op: Operation, hold: admission.Hold, now: int) -> None:
         until = max(hold.until, now + 1)

@@ -33,6 +33,8 @@ class Reserved:
     parent: Operation | None
     host: str
     """Where it goes, as circuits know it."""
+    number: int
+    """Of the attempt, counted within its operation."""
 
 
 def host_of(op: Operation, holding: Holding, parent: Operation | None) -> str:

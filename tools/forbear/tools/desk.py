@@ -31,7 +31,17 @@ from forbear.storage.errors import StoreError
 from forbear.storage.queries import Dossier, Process
 from forbear.storage.store import Store
 from forbear.storage.transitions import Holding
-from forbear.tools import artifact, catalogue, declined, drafts, refusals, scopes, states, story
+from forbear.tools import (
+    artifact,
+    catalogue,
+    declined,
+    drafts,
+    refusals,
+    scopes,
+    states,
+    story,
+    tracing,
+)
 from forbear.tools.artifact import Artifact
 from forbear.tools.book import Book
 from forbear.tools.caller import Caller
@@ -685,6 +695,8 @@ class Desk:
         ledger = self._store.ledger
         outcome = await self._store.write(lambda c: ledger.accept(c, draft, holding))
         if isinstance(outcome, Accepted):
+            if not outcome.joined:
+                tracing.causes(outcome.operation.id)
             return outcome
         return declined.because(outcome, holding, self._clock.now().wall)
 

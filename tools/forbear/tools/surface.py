@@ -37,7 +37,7 @@ from pydantic import AnyUrl
 
 from forbear.rules.model import Code, Refusal
 from forbear.tools import arguments as given
-from forbear.tools import artifact
+from forbear.tools import artifact, tracing
 from forbear.tools.answers import in_result, refusal
 from forbear.tools.caller import CallerOf, only
 from forbear.tools.desk_port import DeskPort
@@ -207,6 +207,8 @@ class Surface(MCPServer[None]):
             call = Invocation(self._desk, caller, _Progress(context).report, told.append)
             with anyio.fail_after(getattr(passed, "wait_seconds", 0) + self._grace):
                 answer = await tool.run(call, passed)
+            for record in told:
+                tracing.about(record.operation.id)
             if isinstance(answer, Refusal):
                 return _refused(answer)
             first = [await self._pointers.show(name, record, caller, context) for record in told]
