@@ -81,13 +81,17 @@ def span_id(span: ReadableSpan) -> int:
 async def test_a_call_is_one_span_and_every_request_one_that_links_to_it(
     tmp_path: Path, spans: InMemorySpanExporter
 ) -> None:
-    async with stage(tmp_path, NO_RESULT) as on:
-        on.script(says("queued"), retry_after("60", 503), Drop(), says("done"))
-        job = await on.submit()
-        await on.check(job)
-        await on.end_of(job)
-        arrived, base = on.provider.arrivals, on.provider.base_url
-    (submitted,) = calls(spans, "submit_job")
+    # Whatever span is open where a process starts: its requests are not part of that.
+    with trace.get_tracer("test").start_as_current_span("outer"):
+        async with stage(tmp_path, NO_RESULT) as on:
+            on.script(says("queued"), retry_after("60", 503), Drop(), says("done"))
+            job = await on.submit()
+            await on.submit()  # joins it, and causes nothing
+            await on.check(job)
+            await on.end_of(job)
+            arrived, base = on.provider.arrivals, on.provider.base_url
+    submitted, joined = calls(spans, "submit_job")
+    assert of(joined)["forbear.operation.id"] == job
     assert of(submitted)["mcp.method.name"] == "tools/call"
     assert of(submitted)["gen_ai.tool.name"] == "submit_job"
     assert of(submitted)["forbear.operation.id"] == job

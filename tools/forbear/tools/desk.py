@@ -31,23 +31,15 @@ from forbear.storage.errors import StoreError
 from forbear.storage.queries import Dossier, Process
 from forbear.storage.store import Store
 from forbear.storage.transitions import Holding
-from forbear.tools import (
-    artifact,
-    catalogue,
-    declined,
-    drafts,
-    refusals,
-    scopes,
-    states,
-    story,
-    tracing,
-)
+from forbear.tools import artifact, catalogue, declined, drafts, refusals, scopes, states, story
 from forbear.tools.artifact import Artifact
 from forbear.tools.book import Book
 from forbear.tools.caller import Caller
+from forbear.tools.cursors import cursor_after, read_cursor
 from forbear.tools.desk_port import Page, Report
 from forbear.tools.drafts import Drafter, Given
 from forbear.tools.record import Record
+from forbear.tools.tracing import caused
 from forbear.tools.watch import Patience, Waiting, Watch
 
 OWN_DEADLINE = 900_000
@@ -137,7 +129,7 @@ class Desk:
                 if known is None or known.operation.principal != caller.principal:
                     return refusals.unknown_operation(operation_id)
                 return await self.record(known.operation, story_told=timeline, known=known)
-            after = _read_cursor(cursor)
+            after = read_cursor(cursor)
             found = await self._store.read.find(
                 principal=caller.principal,
                 state=None if state is None else str(state),
@@ -147,7 +139,7 @@ class Desk:
                 limit=limit + 1,
             )
             records = [await self.record(op) for op in found[:limit]]
-            return records, _write_cursor(found[limit - 1]) if len(found) > limit else None
+            return records, cursor_after(found[limit - 1]) if len(found) > limit else None
         except StoreError:
             return refusals.store_unavailable()
 
@@ -696,19 +688,6 @@ class Desk:
         outcome = await self._store.write(lambda c: ledger.accept(c, draft, holding))
         if isinstance(outcome, Accepted):
             if not outcome.joined:
-                tracing.causes(outcome.operation.id)
+                caused(outcome.operation.id)
             return outcome
         return declined.because(outcome, holding, self._clock.now().wall)
-
-
-def _write_cursor(op: Operation) -> str:
-    return f"{1 if op.final else 0}.{op.number}"
-
-
-def _read_cursor(cursor: str | None) -> tuple[int, int] | None:
-    if not cursor:
-        return None
-    rank, _, number = cursor.partition(".")
-    if rank not in ("0", "1") or not number.isdecimal() or len(number) > 18:  # no such number
-        return None
-    return int(rank), int(number)

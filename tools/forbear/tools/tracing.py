@@ -23,7 +23,7 @@ def about(operation_id: str) -> None:
     get_current_span().set_attribute(OPERATION, operation_id)
 
 
-def causes(operation_id: str) -> None:
+def caused(operation_id: str) -> None:
     """Remember that the current call made this operation."""
     context = get_current_span().get_span_context()
     if not context.is_valid:
