@@ -169,9 +169,14 @@ class Figures(Readers):
             .group_by(*columns)
             .order_by(operations.c.provider, operations.c.state)
         )
-        flags = ("asks", "overdue")
         return [
-            Course(**{**row, **{name: bool(row[name]) for name in flags}})
+            Course(
+                provider=row["provider"],
+                state=row["state"],
+                asks=bool(row["asks"]),
+                overdue=bool(row["overdue"]),
+                count=row["count"],
+            )
             for row in await self._rows(query)
         ]
 
