@@ -99,6 +99,35 @@ def bearers(provider: FakeProvider) -> list[str | None]:
     return [one.headers.get("authorization") for one in provider.arrivals]
 
 
+# --- lives ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("life", ["1e-5", "0.4", '"0.1"', "0"])
+async def test_a_token_that_is_over_at_once_is_not_fetched_again_and_again(
+    tmp_path: Path, life: str
+) -> None:
+    told = f'{{"access_token": "{FIRST}", "token_type": "bearer", "expires_in": {life}}}'
+    async with issued(tmp_path, *[Answer(body=told)] * 50) as (on, issuer):
+        await read(on)
+        assert issuer.count(TOKEN) == 1
+        await on.passes(MINUTE)
+        assert issuer.count(TOKEN) < 10
+
+
+async def test_a_token_that_took_longer_than_it_lives_waits_like_a_failure(tmp_path: Path) -> None:
+    late = Answer(json={"access_token": FIRST, "expires_in": 5}, gate="token")
+    async with issued(tmp_path, late, grant(SECOND)) as (on, issuer):
+        told = await asked(on)
+        await issuer.arrived(TOKEN)
+        on.clock.advance(6_000)
+        issuer.release("token")
+        await on.settled()
+        held = await on.full(told["operation_id"])
+        assert (held["state"], issuer.count(TOKEN)) == ("queued", 1)
+        await on.passes(MINUTE)
+        assert (issuer.count(TOKEN), bearers(on.provider)) == (2, [f"Bearer {SECOND}"])
+
+
 # --- one request for all ----------------------------------------------------------------------
 
 

@@ -95,7 +95,7 @@ def test_of_base64_stays_an_edge_at_most(form: str) -> None:
     st.text(
         st.characters(max_codepoint=0xFFFF, exclude_categories=["Cs", "Cc"]),
         min_size=SHORTEST,
-        max_size=20,
+        max_size=60,
     ),
     st.sampled_from(list(FORMS.values())),
 )
@@ -103,6 +103,33 @@ def test_whatever_the_secret_is_it_is_found(secret: str, form: Form) -> None:
     shown = form(secret).encode()
     assert secret.encode() not in redaction(secret).hidden_in(b"<" + shown + b">")
     assert b"[redacted]" in redaction(secret).hidden_in(shown)
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_secret_that_is_a_part_of_another_leaves_nothing_of_it(order: int) -> None:
+    whole, part, next_to_it = "key-2026-with-a-tail", "key-2026", "a-tail-and-more"
+    known = redaction(*[part, whole, next_to_it][::order])
+    told = f"<{whole}> <{part}> <{whole}-and-more>"
+    assert known.hidden_in(told.encode()) == b"<[redacted]> <[redacted]> <[redacted]>"
+
+
+@pytest.mark.parametrize("form", FORMS | BASED)
+def test_a_long_token_is_found_like_a_short_one(form: str) -> None:
+    # Its size is that of the tokens that some providers make of a whole directory entry.
+    token = "".join(f"{number:x}/{SECRET}" for number in range(300))
+    shown = (FORMS | BASED)[form](token)
+    hidden = redaction(token).hidden_in(f"no: {shown}! {token[:-1]}".encode()).decode()
+    assert "[redacted]" in hidden
+    assert len(hidden) <= len(token) + 40
+
+
+@pytest.mark.parametrize("secret", ["secret-0123", "\\\\secret", "se\\\\\\cret-0123"])
+@pytest.mark.parametrize("sign", ["\\", "%25", "&amp;", "&#0", "25", "amp;", "0", "se\\\\\\"])
+def test_an_answer_of_nothing_but_signs_of_escapes_is_read_to_its_end(
+    secret: str, sign: str
+) -> None:
+    data = sign.encode() * 200_000
+    assert redaction(secret).hidden_in(data) == data
 
 
 @given(st.binary(max_size=200))

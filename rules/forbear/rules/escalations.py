@@ -167,7 +167,7 @@ def may_send_again(op: Operation) -> bool:
 
 def may_be_resubmitted(op: Operation) -> bool:
     """Whether the same action may be asked for anew on purpose: one that ended without success."""
-    if op.kind not in (Kind.JOB, Kind.CALL) or op.superseded_by is not None:
+    if op.kind not in (Kind.JOB, Kind.CALL) or op.superseded_by is not None or not op.known:
         return False
     if op.state is State.DISCARDED:
         return op.certainty is Certainty.MAYBE_APPLIED
@@ -223,7 +223,8 @@ def _possible(
         case Option.TREAT_AS:
             return has_handle(op) and op.provider_state is not None
         case Option.CANCEL_AT_PROVIDER:
-            return has_handle(op) and isinstance(action, Job) and action.cancel is not None
+            cancels = isinstance(action, Job) and action.cancel is not None
+            return has_handle(op) and op.known and cancels
         case Option.REBIND:
             return _rebindable(op, reason, contract, action)
         case Option.CONFIRM_DONE if op.kind is Kind.JOB and isinstance(action, Job):
@@ -231,7 +232,8 @@ def _possible(
         case Option.SEND_NEW:
             # What can still be looked up is looked up first (requirement E09).
             looks = action is not None and lookup_of(op, action) is not None
-            return action is not None and not has_handle(op) and (not looks or op.lookups.spent)
+            anew = action is not None and op.known and not has_handle(op)
+            return anew and (not looks or op.lookups.spent)
         case Option.RESUBMIT:
             return action is not None and may_be_resubmitted(op)
         case Option.CONFIRM_NOT_DONE:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, Final
 
 
 class State(StrEnum):
@@ -217,6 +217,10 @@ class Budget:
         return self.used >= self.max
 
 
+LOST: Final[Mapping[str, Any]] = dict[str, Any]()
+"""This very object stands for values that nobody can read any more: their key is lost."""
+
+
 @dataclass(frozen=True, slots=True)
 class Operation:
     """One logical intent and all that is known about it."""
@@ -340,6 +344,14 @@ class Operation:
     def paused(self) -> bool:
         """A person's pause holds its next request: no limit, and nothing says until when."""
         return self.waiting_for is WaitingFor.SCOPE and self.delay_source is None
+
+    @property
+    def known(self) -> bool:
+        """Whether it is still known what was asked for and what was taken from answers.
+
+        If not, no new request may be made of it: what is missing would be left out.
+        """
+        return self.emptied_at is None and self.arguments is not LOST and self.take is not LOST
 
     @property
     def may_proceed(self) -> bool:

@@ -23,6 +23,10 @@ UNSTATED = 300_000
 LONGEST = 86_400_000
 """No token is used for longer, ms."""
 
+SHORTEST = 500
+"""A token with less of its life left when it comes, ms, is of no use: the next would follow at once,
+and the next after that."""
+
 SKEW = 60_000
 """How long before its end a token is renewed at most, ms; of a short life it is a tenth."""
 
@@ -102,7 +106,10 @@ def read(reply: Reply, now: int) -> Grant | TokenAnswer:
         return TokenAnswer(why=f"{status} with a token_type other than Bearer")
     others = (held.get(name) for name in ("refresh_token", "id_token"))
     hidden = tuple(one for one in others if isinstance(one, str) and not isinstance(one, Number))
-    return Grant(token, _life(held.get("expires_in")), hidden)
+    life = _life(held.get("expires_in"))
+    if life - (now - reply.started_at) < SHORTEST:
+        return TokenAnswer(why=f"{status} with a token that is over at once", later=True)
+    return Grant(token, life, hidden)
 
 
 def _denied(reply: Reply, status: int, code: Json, now: int) -> TokenAnswer:

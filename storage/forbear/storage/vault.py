@@ -21,6 +21,7 @@ from cryptography.exceptions import InvalidTag
 from sqlalchemy import Dialect
 from sqlalchemy.types import TypeDecorator
 
+from forbear.rules.model import LOST
 from forbear.storage.errors import StoreUnavailable
 from forbear.storage.sealing import EpochKey
 
@@ -117,7 +118,7 @@ class Sealed(TypeDecorator[Any]):
         if value == GONE:
             return self.nothing()
         opened = _vaults[dialect].open(self.column, bytes(value))
-        return self.nothing() if opened is None else self.unpacked(opened)
+        return self.lost() if opened is None else self.unpacked(opened)
 
     def packed(self, value: Any) -> bytes:
         return bytes(value)
@@ -128,6 +129,10 @@ class Sealed(TypeDecorator[Any]):
     def nothing(self) -> Any:
         """What is read where the value is gone."""
         return None
+
+    def lost(self) -> Any:
+        """What is read where the key of the value is gone."""
+        return self.nothing()
 
 
 class SealedText(Sealed):
@@ -175,6 +180,9 @@ class SealedObject(SealedJSON):
 
     def nothing(self) -> dict[str, Any]:
         return {}
+
+    def lost(self) -> Any:
+        return LOST
 
 
 class SealedList(SealedJSON):

@@ -200,6 +200,8 @@ class Drafter:
 
     def repetition(self, op: Operation, holding: Holding) -> Draft | Refusal:
         """The draft of the same action once more, under a new key and reference."""
+        if not op.known:
+            return refusals.not_known(op.id)
         action = holding.action
         given = Given(op.purpose, None, op.priority, None)
         if isinstance(action, Job):
@@ -221,6 +223,8 @@ class Drafter:
         purpose: str | None = None,
     ) -> Draft | Refusal:
         """The draft of a result fetch or a cancellation of `job`."""
+        if not job.known:
+            return refusals.not_known(job.id)
         contract, action = holding.contract, holding.action
         what = {Kind.RESULT: "Result of", Kind.CANCEL: "Cancel"}[kind]
         intent = identity.intent_digest(

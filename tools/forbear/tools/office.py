@@ -197,6 +197,8 @@ class Office:
         approved_by: str,
     ) -> Draft | Refusal | None:
         """The operation that is queued in the transaction of the decision, if it makes one."""
+        if not op.known:
+            return None  # nothing that makes a new operation is offered
         if wish.option in (Option.SEND_NEW, Option.RESUBMIT) and holding is not None:
             return self._desk.repetition(op, holding)
         job = holding.action if holding is not None else None

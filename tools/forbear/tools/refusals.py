@@ -177,6 +177,16 @@ def no_longer_kept(operation_id: str, since: int, as_of: int) -> Refusal:
     )
 
 
+def not_known(operation_id: str) -> Refusal:
+    return _refuse(
+        Code.NOT_ALLOWED_IN_STATE,
+        "What was asked for is not known any more: it is no longer kept, or its key is lost.",
+        "Tell the user, and end your turn; only the user can want it done anew. Do not submit it "
+        "again by yourself.",
+        operation_id,
+    )
+
+
 def scope_full(name: str, waiting: int, until: int | None, as_of: int) -> Refusal:
     """`name` is the key of the scope whose waiting requests have reached their limit; `until` is
     about when the first of them leaves."""
