@@ -24,8 +24,8 @@ LONGEST = 86_400_000
 """No token is used for longer, ms."""
 
 SHORTEST = 500
-"""A token with less of its life left when it comes, ms, is of no use: the next would follow at once,
-and the next after that."""
+"""A token with less of its life left when it comes, ms, is of no use: the next would follow at
+once, and the next after that."""
 
 SKEW = 60_000
 """How long before its end a token is renewed at most, ms; of a short life it is a tenth."""
