@@ -33,6 +33,7 @@ from tests.e2e.harness import (
 )
 
 from forbear.tools.answers import operation_schema
+from forbear.tools.caller import Caller
 from forbear.tools.resources import CONTRACT_URI, OPERATION_URI, STORY_URI
 from forbear.tools.surface import build
 
@@ -160,6 +161,29 @@ async def test_names_are_completed_from_the_store(era: str, tmp_path: Path) -> N
         assert await completed(PromptReference(name="investigate_escalation"), "case", "esc_") == [
             case
         ]
+
+
+async def test_what_belongs_to_another_principal_is_not_there(era: str, tmp_path: Path) -> None:
+    stranger = Caller("somebody else", "another client", None)
+    async with stage(tmp_path, NO_RESULT, states=FOREVER) as on:
+        job = await on.submit()
+        await on.end_of(job)
+        case = (await on.full(job))["escalation"]["id"]
+        server = build(on.app.desk, version="0", caller_of=lambda _: stranger)
+        async with Client(server, mode=era) as other:
+            for uri in (f"forbear://operations/{job}", f"forbear://operations/{job}/story"):
+                with pytest.raises(MCPError):
+                    await other.read_resource(uri)
+            for prompt, given in (
+                ("explain_operation", {"operation_id": job}),
+                ("investigate_escalation", {"case": case}),
+            ):
+                with pytest.raises(MCPError):
+                    await other.get_prompt(prompt, given)
+            for name in ("operation_id", "case"):
+                ref = PromptReference(name="explain_operation")
+                found = await other.complete(ref, {"name": name, "value": ""})
+                assert found.completion.values == []
 
 
 # --- news --------------------------------------------------------------------------------------

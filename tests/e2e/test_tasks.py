@@ -34,6 +34,7 @@ from tests.e2e.tasking import Task, Tasks, begun, cancel, get, listening, stream
 
 from forbear.rules.model import Option
 from forbear.server.fake import Answer, Drop
+from forbear.tools.caller import Caller
 from forbear.tools.surface import build
 from forbear.tools.tasks import TASKS
 
@@ -45,9 +46,10 @@ PAYMENT: dict[str, Any] = {"provider": "exp", "call": "transfer", "arguments": {
 
 
 @asynccontextmanager
-async def client(on: Stage, **settings: Any) -> AsyncIterator[Client]:
+async def client(on: Stage, caller: Caller | None = None, **settings: Any) -> AsyncIterator[Client]:
     """Another client of the same process; it declares tasks unless told otherwise."""
-    server = build(on.app.desk, version="0")
+    caller_of = None if caller is None else lambda _: caller
+    server = build(on.app.desk, version="0", caller_of=caller_of)
     async with Client(server, **{"mode": MODERN, "extensions": [Tasks()], **settings}) as client:
         await client.list_tools()
         yield client
@@ -313,6 +315,26 @@ async def test_what_the_extension_does_not_have_is_not_there(other: str, tmp_pat
         asked = tasking.TaskRequest(method=other, params=tasking.TaskParams(taskId=made.task_id))
 
         assert await refused(agent.session.send_request(asked, Task)) == -32601
+
+
+async def test_a_task_of_another_principal_is_not_there(tmp_path: Path) -> None:
+    ears = Tasks()
+    stranger = Caller("somebody else", "another client", None)
+    async with (
+        stage(tmp_path, states=FOREVER) as on,
+        client(on) as owner,
+        client(on, stranger, extensions=[ears]) as other,
+    ):
+        made = await task(owner, "submit_job", **JOB)
+        await on.settled()
+
+        assert await refused(get(other.session, made.task_id)) == -32602
+        assert await refused(update(other.session, made.task_id, {})) == -32602
+        assert await refused(cancel(other.session, made.task_id)) == -32602
+        async with listening(other.session, made.task_id):
+            await on.due(made.task_id)
+        assert (await on.operation(made.task_id)).state == "waiting"
+        assert not ears.news
 
 
 # --- news --------------------------------------------------------------------------------------
