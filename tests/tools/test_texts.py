@@ -272,7 +272,7 @@ def test_a_job_that_ends_soon_is_waited_for() -> None:
     text = next_step(replace(record(), usual_end=AS_OF + 10 * MINUTE))
 
     assert text == (
-        "The provider works; usual end 10:30:14Z. "
+        "The provider is working on it; usual end 10:30:14Z. "
         f'Call check_status(operation_id="{ID}"); it waits for you. Do not submit it again.'
     )
 
@@ -652,7 +652,7 @@ def test_a_dropped_operation_says_what_may_have_happened(certainty: Certainty, s
 
 def test_a_joined_operation_says_so_first() -> None:
     assert next_step(replace(record(), joined=True)).startswith(
-        "This already runs since 10:18:14Z; you share it. "
+        "This was asked for at 10:18:14Z already; you share it. "
     )
 
 

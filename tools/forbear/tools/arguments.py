@@ -71,13 +71,13 @@ Purpose = Annotated[
 Task = Annotated[Name | None, Field(description="One name for your whole assignment.")]
 Key = Annotated[
     Annotated[str, Field(min_length=1, max_length=255)] | None,
-    Field(description="Leave out unless you mean a different request."),
+    Field(description="Leave out; it makes no repetition safe."),
 ]
 Needed = Annotated[
     Annotated[list[Id], Field(max_length=20)] | None,
     Field(description="operation_ids that must have succeeded."),
 ]
-Deadline = Annotated[Positive | None, Field(description="Only to tighten the contract's deadline.")]
+Deadline = Annotated[Positive | None, Field(description="Only to end sooner than the contract.")]
 UsefulFor = Annotated[Positive | None, Field(description="After that nobody needs the result.")]
 Urgency = Literal["interactive", "background"]
 
@@ -102,14 +102,16 @@ class ListActions(Arguments):
 
 class SubmitJob(Arguments):
     provider: Name
-    job: Annotated[Name, Field(description="An action of kind job.")]
+    job: Annotated[Name, Field(description="Name of an action of kind job.")]
     arguments: Inner
     purpose: Purpose = None
     task: Task = None
     idempotency_key: Key = None
     depends_on: Needed = None
     deadline_seconds: Deadline = None
-    max_status_requests: Annotated[Positive | None, Field(description="Only to tighten.")] = None
+    max_status_requests: Annotated[
+        Positive | None, Field(description="Only to allow fewer than the contract.")
+    ] = None
     useful_for_seconds: UsefulFor = None
     priority: Urgency = "interactive"
     wait_seconds: Wait = 20
@@ -117,7 +119,7 @@ class SubmitJob(Arguments):
 
 class ReadApi(Arguments):
     provider: Name
-    call: Annotated[Name, Field(description="A call of class read.")]
+    call: Annotated[Name, Field(description="Name of a call that reads.")]
     arguments: Inner
     task: Task = None
     depends_on: Needed = None
@@ -129,7 +131,7 @@ class ReadApi(Arguments):
 
 class WriteApi(Arguments):
     provider: Name
-    call: Annotated[Name, Field(description="A call that writes.")]
+    call: Annotated[Name, Field(description="Name of a call that writes.")]
     arguments: Inner
     purpose: Purpose = None
     task: Task = None
@@ -150,7 +152,8 @@ class FetchResult(Arguments):
     operation_id: Annotated[Id, Field(description="The job's.")]
     name: Annotated[Name | None, Field(description="Which result, if there are several.")] = None
     offset: Annotated[
-        Annotated[int, Field(ge=0)] | None, Field(description="To page on through text.")
+        Annotated[int, Field(ge=0)] | None,
+        Field(description="Character of a long text to read on from."),
     ] = None
     wait_seconds: Wait = 20
 
@@ -194,7 +197,8 @@ class OperationStatus(Arguments):
 class RequestDecision(Arguments):
     operation_id: Id
     option: Annotated[
-        Name, Field(description="One that its escalation offers; resubmit once it failed.")
+        Name,
+        Field(description="One that its escalation offers; resubmit after it failed."),
     ]
     reason: Annotated[Words, Field(description="Why, shown to the person who decides.")]
     parameters: Annotated[
@@ -205,8 +209,8 @@ class RequestDecision(Arguments):
 class EndTask(Arguments):
     one_of: ClassVar[tuple[str, ...]] = ("task", "operation_id")
 
-    task: Annotated[Name | None, Field(description="Either the task's name")] = None
-    operation_id: Annotated[Id | None, Field(description="or one operation of it.")] = None
+    task: Annotated[Name | None, Field(description="The task's name, or give operation_id.")] = None
+    operation_id: Annotated[Id | None, Field(description="One operation, or give task.")] = None
     reason: Words | None = None
 
 

@@ -321,7 +321,7 @@ def discarded(record: Record) -> Advice:
 def _unsent(operation: Operation) -> str:
     if not operation.transport_failures.used:
         return "Dropped before it was sent"
-    return f"Dropped: {_tries(operation)}, nothing left"
+    return f"Dropped: {_tries(operation)}, none of it was sent"
 
 
 def after_end(records: Sequence[Record], *, task: bool) -> str:

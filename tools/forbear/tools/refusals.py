@@ -233,8 +233,8 @@ def paused(name: str) -> Refusal:
     return _refuse(
         Code.PAUSED,
         f"A person has paused {clip(name, 32)}. Nothing was stored, nothing was sent.",
-        "Tell the user that `forbear resume` ends the pause, then end your turn. Do not go "
-        "another way.",
+        "Tell the user that `forbear resume` ends the pause, then end your turn. Do not end it "
+        "yourself or go another way.",
     )
 
 

@@ -85,8 +85,8 @@ _REASONS: Mapping[Reason, str] = {
     Reason.CONTRACT_CHANGED: "the provider's contract changed meanwhile",
     Reason.NOT_FOUND: "the provider does not find the job",
     Reason.ACCEPTED_UNTRACKED: "the provider accepted it but gave no id to follow",
-    Reason.AUTHORIZATION_DENIED: "the provider refused the credential",
-    Reason.CREDENTIAL_MISSING: "the credential is missing",
+    Reason.AUTHORIZATION_DENIED: "the provider refused the key",
+    Reason.CREDENTIAL_MISSING: "the key is missing",
     Reason.UNCLEAR_WRITE: "it was sent and no clear answer came",
     Reason.CONFLICT: "the provider sees a conflict with an earlier request",
     Reason.RECONCILIATION_CONFLICT: "looking it up found several or different matches",
@@ -102,6 +102,8 @@ _REASONS_OF_CALLS: Mapping[Reason, str] = {
     Reason.NOT_FOUND: "the provider does not find it",
 }
 """Where a call needs other words than a job."""
+
+_ABOUT_KEYS = frozenset({Reason.AUTHORIZATION_DENIED, Reason.CREDENTIAL_MISSING})
 
 
 def next_step(record: Record) -> str:
@@ -155,7 +157,7 @@ def _joined(record: Record) -> str:
     since = clock_time(record.operation.created_at, record.as_of)
     if record.operation.final:
         return f"This was asked for at {since}; nothing was sent now. "
-    return f"This already runs since {since}; you share it. "
+    return f"This was asked for at {since} already; you share it. "
 
 
 def _asked(record: Record, case: Case) -> Advice:
@@ -221,7 +223,7 @@ def _sending(record: Record) -> Advice:
     if record.operation.pending is not None:
         return wait(
             record,
-            "Its end was asked for while it was on its way: what it does is kept, nothing more is "
+            "It was ended while its request was on its way: that outcome is kept, nothing more is "
             "sent.",
             brief="On its way; nothing more is sent after it.",
         )
@@ -251,16 +253,16 @@ def _waiting(record: Record) -> Advice:
         return _paused(record)
     if operation.waiting_for is WaitingFor.APPROVAL:
         return Advice(
-            f'"{label_of(operation)}" was sent; a person must approve looking at it.',
-            "Sent; a person must approve looking at it.",
+            f'"{label_of(operation)}" was submitted; a person must approve asking for its status.',
+            "Submitted; a person must approve asking for its status.",
             f"Tell the user to decide {where(record)}, then do other work or end your turn.",
             again(operation),
         )
     if operation.waiting_for is WaitingFor.CREDENTIAL:
         return Advice(
-            f"Sent; it cannot be looked at: the key for {provider_of(operation)} is missing "
-            "or refused.",
-            "Sent; it cannot be looked at: the key is missing or refused.",
+            f"Submitted; its status cannot be asked for: the key for {provider_of(operation)} is "
+            "missing or refused.",
+            "Submitted; its status cannot be asked for: the key is missing or refused.",
             "Tell the user to run `forbear doctor` in a terminal, then end your turn; it goes on "
             "by itself afterwards.",
             "Never ask for the key in chat.",
@@ -268,21 +270,19 @@ def _waiting(record: Record) -> Advice:
     end = operation.expected_at if operation.expected_at is not None else record.usual_end
     left = end - record.as_of if end is not None else 0
     known = ("usual end", record.as_of + left) if left > 0 else ("deadline", operation.deadline_at)
-    happened = f"The provider works; {known[0]} {clock_time(known[1], record.as_of)}."
+    happened = f"The provider is working on it; {known[0]} {clock_time(known[1], record.as_of)}."
     far = left > LONG_WAIT
     if record.watched_until_client_closes:
         if far or patience_is_over(record):
-            happened += (
-                " It is watched only while this client is open (`forbear worker` watches on)."
-            )
+            happened += " It is watched only while this client is open (`forbear worker` goes on)."
     elif far:
         return Advice(
             happened,
-            "The provider works.",
-            "Give the user the operation_id and end your turn; Forbear watches on.",
+            "The provider is working on it.",
+            "Give the user the operation_id and end your turn; Forbear goes on watching.",
             again(operation),
         )
-    return wait(record, happened, brief="The provider works.")
+    return wait(record, happened, brief="The provider is working on it.")
 
 
 def _delayed(record: Record) -> Advice:
@@ -335,7 +335,7 @@ def _paused(record: Record) -> Advice:
         f"{so_far}; a person has paused requests.",
         "Tell the user that `forbear resume` ends the pause, then end your turn; it goes on by "
         "itself afterwards.",
-        "Do not go another way.",
+        "Do not end the pause yourself or go another way.",
     )
 
 
@@ -402,10 +402,15 @@ def _escalated(record: Record) -> Advice:
         f"Stopped: {why}.",
         f"Only a person decides, {where(record)}: tell the user why, then do other work or end "
         "your turn.",
-        "Do not submit it again or go another way."
-        if operation.kind is Kind.JOB
-        else "Do not repeat it or go another way.",
+        _never_once_stopped(record),
     )
+
+
+def _never_once_stopped(record: Record) -> str:
+    about_key = record.case is not None and record.case.reason in _ABOUT_KEYS
+    key = "ask for the key in chat, " if about_key else ""
+    repeat = "submit it again" if record.operation.kind is Kind.JOB else "repeat it"
+    return f"Do not {key}{repeat} or go another way."
 
 
 def reason_in_words(record: Record) -> str:

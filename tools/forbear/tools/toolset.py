@@ -291,8 +291,8 @@ TOOLS: tuple[AgentTool[Any], ...] = (
     AgentTool(
         "check_status",
         "Wait for news",
-        "Wait up to wait_seconds for news of any operation. Call it again only if next_step says "
-        "so; extra calls send nothing.",
+        "Wait up to wait_seconds for news of one operation, job or call. Call it again only if "
+        "next_step says so; extra calls send nothing.",
         given.CheckStatus,
         _OPERATION,
         _check_status,
@@ -368,8 +368,8 @@ TOOLS: tuple[AgentTool[Any], ...] = (
     AgentTool(
         "end_task",
         "End a task",
-        "Drop everything not yet sent of a task or one operation, when the work is finished or no "
-        "longer wanted. Does not cancel jobs already running.",
+        "End a task or one operation when the work is finished or no longer wanted: what was not "
+        "sent is dropped, running jobs are no longer watched. To stop one, use cancel_job.",
         given.EndTask,
         _FOUND,
         _end_task,
