@@ -408,7 +408,7 @@ def _escalated(record: Record) -> Advice:
 
 def _never_once_stopped(record: Record) -> str:
     about_key = record.case is not None and record.case.reason in _ABOUT_KEYS
-    key = "ask for the key in chat, " if about_key else ""
+    key = "ask for the key here, " if about_key else ""
     repeat = "submit it again" if record.operation.kind is Kind.JOB else "repeat it"
     return f"Do not {key}{repeat} or go another way."
 
