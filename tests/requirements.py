@@ -138,8 +138,6 @@ REQUIREMENTS: dict[str, str] = {
 }
 
 PENDING: dict[int, tuple[str, ...]] = {
-    # The whole MCP surface
-    6: ("M07",),
     # PostgreSQL and many machines
     7: ("D07", "D11", "D13"),
 }

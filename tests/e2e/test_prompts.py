@@ -160,6 +160,8 @@ async def test_a_long_story_is_cut_and_says_where_the_rest_is(era: str, tmp_path
         ("investigate_escalation", {"case": "esc_nothing"}),
         ("plan_calls", {"provider": "nothing", "goal": "x"}),
         ("plan_calls", {"provider": "exp", "goal": "x", "action": "nothing"}),
+        ("plan_calls", {"provider": "exp"}),
+        ("explain", {}),
     ],
 )
 async def test_a_prompt_about_nothing_says_what_there_is(

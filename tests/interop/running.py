@@ -20,11 +20,12 @@ from typing import Any
 
 from forbear.server.fake import FakeProvider
 from tests.e2e.harness import EXPORT, QUICK, SUBMIT, furnished
+from tests.interop.conforming import REVISIONS, Suite, conforms, shipped_conforms
 from tests.interop.environments import Environments
 from tests.interop.inspecting import ERAS, inspected
 
-PATIENCE = 120.0
-"""Real seconds for one client."""
+PATIENCE = 300.0
+"""Real seconds for one step, on a busy machine too."""
 
 EXPECTED: dict[str, Any] = {
     "tools": 11,
@@ -40,6 +41,9 @@ EXPECTED: dict[str, Any] = {
 }
 
 STDIO, HTTP = "stdio", "http"
+
+SHIPPED, FIXTURES = "forbear", "tests.interop.fixtures"
+"""What is served: the product, or the product with the conformance suite's fixtures."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +65,7 @@ class Client:
 
 
 CLIENTS = Path(__file__).parent / "clients"
+ROOT = Path(__file__).parents[2]
 ALL = (
     Client("sdk-auto", "sdk", "sdk.py"),
     Client("sdk-legacy", "sdk", "sdk.py", era="legacy"),
@@ -92,7 +97,7 @@ def main(root: Path, words: Sequence[str]) -> int:
         began = time.monotonic()
         problem = asyncio.run(_staged(step))
         took = f"{time.monotonic() - began:5.1f} s"
-        print(f"{step.name:16} {step.transport:6} {took}  {problem or 'good'}", flush=True)
+        print(f"{step.name:20} {step.transport:6} {took}  {problem or 'good'}", flush=True)
         failed += problem is not None
     return 1 if failed else 0
 
@@ -106,6 +111,7 @@ class Step:
     name: str
     transport: str
     play: Play
+    module: str = SHIPPED
 
 
 def _steps(made: Environments) -> Iterator[Step]:
@@ -114,6 +120,10 @@ def _steps(made: Environments) -> Iterator[Step]:
             yield Step(client.name, transport, partial(_play, client, made))
         for era in ERAS:
             yield Step(f"inspector-{era}", transport, partial(_inspect, era, made))
+    for what in (*REVISIONS, "tasks"):
+        name = f"conformance-{what[:4] if what in REVISIONS else what}"
+        yield Step(name, HTTP, partial(_conform, what, made), FIXTURES)
+    yield Step("conformance-shipped", HTTP, partial(_conform, None, made))
 
 
 async def _staged(step: Step) -> str | None:
@@ -122,7 +132,7 @@ async def _staged(step: Step) -> str | None:
         home = Path(folder)
         async with furnished(home, EXPORT | {"backoff": QUICK}) as provider:
             provider.job("exp_2", ["queued", "resting"])
-            async with _served(home, step.transport) as server:
+            async with _served(home, step.transport, step.module) as server:
                 try:
                     return await asyncio.wait_for(step.play(server, provider), PATIENCE)
                 except TimeoutError:
@@ -142,13 +152,21 @@ async def _play(
 async def _inspect(
     era: str, made: Environments, server: Mapping[str, Any], provider: FakeProvider
 ) -> str | None:
+    return await inspected(made, server, era, partial(_run_node, made))
+
+
+async def _conform(
+    what: str | None, made: Environments, server: Mapping[str, Any], provider: FakeProvider
+) -> str | None:
+    """Run the scenarios of a revision or of tasks; None are those that the product can pass."""
+    suite = Suite(made, partial(_run_node, made), server["url"])
+    return await (shipped_conforms(suite) if what is None else conforms(suite, what))
+
+
+async def _run_node(made: Environments, *words: str) -> tuple[int, str]:
     path = f"{made.node()}{os.pathsep}{os.environ.get('PATH', '')}"
-
-    async def run(*words: str) -> tuple[int, str]:
-        code, out, err = await _run(*words, PATH=path)
-        return code, out + err
-
-    return await inspected(made, server, era, run)
+    code, out, err = await _run(*words, PATH=path)
+    return code, out + err
 
 
 async def _run(*words: str, **environment: str) -> tuple[int, str, str]:
@@ -179,9 +197,9 @@ def _compared(outcome: dict[str, Any], provider: FakeProvider) -> str | None:
 
 
 @asynccontextmanager
-async def _served(home: Path, transport: str) -> AsyncIterator[dict[str, Any]]:
+async def _served(home: Path, transport: str, module: str) -> AsyncIterator[dict[str, Any]]:
     """How a client reaches a server on this home; over HTTP it runs already."""
-    command = [sys.executable, "-m", "forbear", "serve"]
+    command = [sys.executable, "-m", module, "serve"]
     env = {**os.environ, "FORBEAR_HOME": str(home)}
     if transport == STDIO:
         yield {"command": command[0], "args": command[1:], "env": env}
@@ -191,10 +209,14 @@ async def _served(home: Path, transport: str) -> AsyncIterator[dict[str, Any]]:
         place = f"127.0.0.1:{free.getsockname()[1]}"
     with (home / "serve.log").open("w") as log:
         serving = await asyncio.create_subprocess_exec(
-            *command, "--http", place, env=env, stdout=log, stderr=log
+            *command, "--http", place, env=env, cwd=ROOT, stdout=log, stderr=log
         )
     try:
-        await _listens(place)
+        try:
+            await _listens(place)
+        except TimeoutError:
+            told = (home / "serve.log").read_text()[-1500:]
+            raise SystemExit(f"{module} does not listen at {place}: {told}") from None
         yield {"url": f"http://{place}/mcp"}
     finally:
         if serving.returncode is None:

@@ -14,7 +14,9 @@ from scenario import play, where
 async def main() -> None:
     at = where()
     toolset = MCPToolset(
-        at["url"] if "url" in at else StdioTransport(**at), tool_error_behavior="error"
+        at["url"] if "url" in at else StdioTransport(**at),
+        tool_error_behavior="error",
+        init_timeout=60,  # a busy machine starts the server in more than the usual 5 s
     )
     async with toolset:
 

@@ -18,11 +18,13 @@ from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel.helper_types import ReadResourceContents
 from mcp.server.mcpserver import Context, RequestStateSecurity
 from mcp.server.mcpserver.exceptions import ResourceError, ResourceNotFoundError
+from mcp.shared.exceptions import MCPError
 from mcp.types import (
     CallToolResult,
     CompleteRequestParams,
     CompleteResult,
     DiscoverResult,
+    GetPromptResult,
     InputRequiredResult,
     ResourceTemplate,
     SubscribeRequestParams,
@@ -31,7 +33,7 @@ from mcp.types import (
     Tool,
     UnsubscribeRequestParams,
 )
-from mcp_types import RequestParams
+from mcp_types import INVALID_PARAMS, RequestParams
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import AnyUrl
 
@@ -183,6 +185,23 @@ class Surface(MCPServer[None]):
         add("subscriptions/listen", SubscriptionsListenRequestParams, subscriptions.listen)
         add("resources/subscribe", SubscribeRequestParams, subscriptions.subscribe)
         add("resources/unsubscribe", UnsubscribeRequestParams, subscriptions.unsubscribe)
+
+    async def get_prompt(
+        self,
+        name: str,
+        arguments: dict[str, Any] | None = None,
+        context: Context[None, Any] | None = None,
+    ) -> GetPromptResult | InputRequiredResult:
+        """Raises `MCPError` (-32602) for an unknown prompt or a missing argument, with the fix."""
+        known = {prompt.name: prompt for prompt in await self.list_prompts()}
+        if name not in known:
+            raise MCPError(
+                INVALID_PARAMS, f"There is no prompt {clip(name, 40)}; there are {', '.join(known)}"
+            )
+        required = {one.name for one in known[name].arguments or () if one.required}
+        if missing := sorted(required - (arguments or {}).keys()):
+            raise MCPError(INVALID_PARAMS, f"{name} also needs {', '.join(missing)}")
+        return await super().get_prompt(name, arguments, context)
 
     async def list_tools(self) -> list[Tool]:
         return self._listed
