@@ -9,7 +9,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from forbear.rules.model import FINAL, Attempt, AuditEvent, Case, Kind, Operation, State
+from forbear.rules.model import Attempt, AuditEvent, Case, Kind, Operation
 from forbear.rules.paging import Progress
 from forbear.rules.ports import Outbound
 from forbear.storage import audit, retention, rows
@@ -34,9 +34,10 @@ from forbear.storage.schema import (
 )
 from forbear.storage.sealing import MINUTE, Log
 
-_INACTIVE: sa.ColumnElement[int] = sa.case(
-    (operations.c.state.in_([str(state) for state in State if state in FINAL]), 1), else_=0
-)
+_ACTIVE = sa.literal_column(f"({LIVE})", sa.Boolean)
+_RANKS = (_ACTIVE, sa.not_(_ACTIVE))
+"""Active operations come first. Each rank is read for itself: the few by their index, the many in
+the order of their numbers, so that no page sorts all there are."""
 
 _OPEN = cases.c.closed_at.is_(None)
 _SEARCHED = ("id", "label", "purpose", "action", "key", "provider_job")
@@ -78,16 +79,8 @@ class Exchange:
     body: bytes
 
 
-def _behind(after: tuple[int, int] | None) -> sa.ColumnElement[bool]:
-    """Operations behind the last that was seen, in the order of `Queries.find`."""
-    if after is None:
-        return sa.true()
-    rank, number = after
-    return sa.or_(rank < _INACTIVE, sa.and_(_INACTIVE.in_([rank]), operations.c.number < number))
-
-
-def _mentions(op: Operation, folded: str) -> bool:
-    texts: list[str | None] = [getattr(op, name) for name in _SEARCHED]
+def _mentions(row: sa.RowMapping, folded: str) -> bool:
+    texts: list[str | None] = [row[name] for name in _SEARCHED]
     return any(text is not None and folded in text.casefold() for text in texts)
 
 
@@ -160,20 +153,35 @@ class Queries(Readers):
         if task is not None:
             mine = sa.select(tasks.c.operation_id).where(tasks.c.task == task)
             query = query.where(operations.c.id.in_(mine))
-        query = query.order_by(_INACTIVE, operations.c.number.desc())
-        if text is None:
-            first = query.where(_behind(after)).limit(limit)
-            return [rows.operation(row) for row in await self._rows(first)]
+        query = query.order_by(operations.c.number.desc())
         found: list[Operation] = []
-        while len(found) < limit:
-            page = [
-                rows.operation(row)
-                for row in await self._rows(query.where(_behind(after)).limit(_PAGE))
-            ]
-            found += [op for op in page if _mentions(op, text.casefold())]
-            if len(page) < _PAGE:
-                break
-            after = (int(page[-1].final), page[-1].number)
+        for rank, these in enumerate(_RANKS):
+            seen, before = after or (0, None)
+            if rank < seen or len(found) == limit:
+                continue
+            ranked = query.where(these)
+            if rank == seen and before is not None:
+                ranked = ranked.where(operations.c.number < before)
+            if text is not None:
+                numbers = await self._mentioning(ranked, text.casefold(), limit - len(found))
+                ranked = ranked.where(operations.c.number.in_(numbers))
+            page = await self._rows(ranked.limit(limit - len(found)))
+            found += [rows.operation(row) for row in page]
+        return found
+
+    async def _mentioning(
+        self, query: sa.Select[*tuple[Any, ...]], folded: str, limit: int
+    ) -> list[int]:
+        """Numbers of the first operations of a query that mention a text."""
+        query = query.with_only_columns(
+            operations.c.number, *(operations.c[name] for name in _SEARCHED)
+        ).limit(_PAGE)
+        found: list[int] = []
+        page = await self._rows(query)
+        while page and len(found) < limit:
+            found += [row["number"] for row in page if _mentions(row, folded)]
+            behind = operations.c.number < page[-1]["number"]
+            page = await self._rows(query.where(behind)) if len(page) == _PAGE else []
         return found[:limit]
 
     async def full(self, term: Term, limit: int) -> list[str]:
