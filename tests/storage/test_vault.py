@@ -105,6 +105,21 @@ def test_what_an_older_program_left_in_plain_is_sealed_when_the_store_is_opened(
     house.close()
 
 
+def test_free_pages_are_cleaned_out_by_whoever_opens_the_store_next(tmp_path: Path) -> None:
+    House(tmp_path, ManualClock(), FixedRandom()).close()
+    with closing(sqlite3.connect(tmp_path / "forbear.db", isolation_level=None)) as store:
+        # As a process leaves it that dies between the sealing and the cleaning.
+        store.execute("PRAGMA secure_delete=OFF")
+        store.execute("CREATE TABLE gone (said TEXT)")
+        store.execute("INSERT INTO gone VALUES ('an-old-argument')")
+        store.execute("DROP TABLE gone")
+        store.execute("PRAGMA user_version=1")
+    assert b"an-old-argument" in (tmp_path / "forbear.db").read_bytes()
+    House(tmp_path, ManualClock(), FixedRandom()).close()
+    for path in tmp_path.glob("forbear.db*"):
+        assert b"an-old-argument" not in path.read_bytes()
+
+
 def test_a_value_is_read_with_its_own_key_in_its_own_column_or_not_at_all(house: House) -> None:
     op = house.new("sales")
     column = "arguments"

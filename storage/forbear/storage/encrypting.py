@@ -18,23 +18,32 @@ from forbear.storage.vault import Sealed, SealedJSON, Vault, unlock
 def encrypt(connection: Connection, log: Log) -> None:
     """Make the first data key and seal every sealed column with it, in one transaction.
 
-    Does nothing in a store that has one: then nothing of it lies in plain.
+    Does nothing in a store that has one: then nothing of it lies in plain but, where an older
+    program wrote it, in pages that are free again. Those are cleaned out here, also where a process
+    died before it had done so.
     """
-    if connection.execute(sa.select(data_keys.c.number).limit(1)).first() is not None:
-        return
+    if connection.execute(sa.select(data_keys.c.number).limit(1)).first() is None:
+        _encrypt(connection, log)
+    if connection.exec_driver_sql("PRAGMA user_version").scalar_one() == _WRITTEN_PLAIN:
+        with suppress(OperationalError):  # the next process that opens the store does it
+            connection.exec_driver_sql("VACUUM")
+            if connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)").one()[0] == 0:
+                connection.exec_driver_sql(f"PRAGMA user_version={_CLEAN}")
+
+
+_CLEAN, _WRITTEN_PLAIN = 0, 1
+"""Values of `user_version`."""
+
+
+def _encrypt(connection: Connection, log: Log) -> None:
     made = new_epoch_key()
     wrapped, key = log.wrapped(made), EpochKey(made)
     unlock(connection.dialect, Vault(lambda: {1: key}))
     connection.exec_driver_sql("BEGIN IMMEDIATE")
     connection.execute(sa.insert(data_keys), {"number": 1, "wrapped_key": wrapped})
-    found = sum(_sealed(connection, table) for table in metadata.sorted_tables)
+    if sum(_sealed(connection, table) for table in metadata.sorted_tables):
+        connection.exec_driver_sql(f"PRAGMA user_version={_WRITTEN_PLAIN}")
     connection.exec_driver_sql("COMMIT")
-    if found:
-        # Free pages and the log still hold what was overwritten. Another process that reads
-        # prevents this; SQLite uses the pages again in time.
-        with suppress(OperationalError):
-            connection.exec_driver_sql("VACUUM")
-            connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)")
 
 
 def _sealed(connection: Connection, table: sa.Table) -> int:
