@@ -143,7 +143,7 @@ async def test_words_of_a_provider_stand_behind_a_bar_on_one_line(era: str, tmp_
 
 
 async def test_a_long_story_is_cut_and_says_where_the_rest_is(era: str, tmp_path: Path) -> None:
-    long = NO_RESULT | {"limits": {"max_status_requests": 200}, "deadline": "24h"}
+    long = NO_RESULT | {"limits": {"max_status_requests": 60}, "deadline": "24h"}
     async with stage(tmp_path, long, states=FOREVER) as on, client(on, era) as agent:
         job = await on.submit()
         await on.end_of(job, most=300)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from jsonschema import Draft202012Validator
-from mcp import Client, MCPDeprecationWarning
+from mcp import Client, MCPDeprecationWarning, stdio_client
 from mcp.shared.exceptions import MCPError
 from mcp.types import (
     PromptReference,
@@ -294,10 +294,29 @@ async def test_news_come_from_the_store_and_not_from_the_provider(tmp_path: Path
             assert len(on.provider.arrivals) == sent + 1
 
 
+async def test_a_legacy_session_over_stdio_hears_of_another_process(tmp_path: Path) -> None:
+    quick = NO_RESULT | {"usual": "2s", "deadline": "60s", "backoff": QUICK}
+    ear = Ear()
+    async with furnished(tmp_path, quick, states=FOREVER):
+        wanted = serving(tmp_path)
+        async with (
+            Client(stdio_client(wanted), mode="legacy") as one,
+            Client(stdio_client(wanted), mode="legacy", message_handler=ear) as two,
+        ):
+            answer = await call(
+                one, "submit_job", provider="exp", job="export", arguments={"dataset": "sales"}
+            )
+            uri = f"forbear://operations/{answer['operation_id']}"
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", MCPDeprecationWarning)
+                await two.subscribe_resource(uri)
+            await call(one, "end_task", operation_id=answer["operation_id"])
+            await ear.hears(1)
+            assert set(ear.updated) == {uri}
+
+
 async def test_changes_made_by_another_process_are_heard_over_stdio(tmp_path: Path) -> None:
     quick = NO_RESULT | {"usual": "2s", "deadline": "60s", "backoff": QUICK}
-    from mcp import stdio_client
-
     async with furnished(tmp_path, quick, states=FOREVER):
         wanted = serving(tmp_path)
         async with (
