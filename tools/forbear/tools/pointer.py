@@ -59,8 +59,8 @@ class Pointers:
         if (caller.client, case.id) in self._shown or not _opens_pages(context.client_capabilities):
             return None
         if context.protocol_version in MODERN_PROTOCOL_VERSIONS:
-            if tool not in REPEATABLE:
-                return None
+            if tool not in REPEATABLE or case.id in (context.input_responses or {}):
+                return None  # another process of the home may have pointed it there
             self._note(caller, case)
             return InputRequiredResult(
                 input_requests={case.id: _page(case, url)}, request_state=case.id

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Coroutine
 from dataclasses import dataclass
+from typing import Any
 
 from forbear.rules.model import Case, Operation, State
 from forbear.rules.paging import reads_on
@@ -49,14 +50,11 @@ class Watch:
         self._clock = clock
         self._record = record
         self._known: dict[tuple[str, str], Patience] = {}
-        self._waits: set[asyncio.Future[None]] = set()
-        self._let_go = False
+        self._leaving = asyncio.Event()
 
     def let_go(self) -> None:
         """End every wait, now and from now on: each sees the store as it stands."""
-        self._let_go = True
-        for over in self._waits:
-            over.cancel()
+        self._leaving.set()
 
     def known(self, caller: Caller, op: Operation) -> Patience | None:
         return self._known.get((caller.client, op.id))
@@ -108,7 +106,7 @@ class Watch:
     async def changes(self, records: Collection[Record]) -> AsyncGenerator[Record, None]:
         """See `DeskPort.follow`. Changes that come faster than they are taken are told as one."""
         told = {one.operation.id: _version(one.operation, one.case) for one in records}
-        while True:
+        while not self._leaving.is_set():
             # Taken before reading, so that no change between the two is missed.
             news = self._store.news
             with contextlib.suppress(StoreError):  # nothing to tell until it can be read again
@@ -121,14 +119,14 @@ class Watch:
                     if now != version:
                         told[operation_id] = now
                         yield await self._record(op)
-            await news.wait()
+            await _first(news.wait(), self._leaving.wait())
 
     async def _wait(
         self, op: Operation, done: Callable[[Operation], Awaitable[bool]], waiting: Waiting
     ) -> Operation:
         """Read the operation again at each change of the store."""
-        over = asyncio.ensure_future(self._clock.sleep(0 if self._let_go else waiting.seconds))
-        self._waits.add(over)
+        enough = _first(self._clock.sleep(waiting.seconds), self._leaving.wait())
+        over = asyncio.ensure_future(enough)
         revision = op.revision
         try:
             while True:
@@ -147,8 +145,17 @@ class Watch:
                 if over.done():
                     return await self._store.read.operation(op.id) or op
         finally:
-            self._waits.discard(over)
             over.cancel()
+
+
+async def _first(*ends: Coroutine[Any, Any, object]) -> None:
+    """Return at the first of these, and give the others up."""
+    waits = [asyncio.ensure_future(end) for end in ends]
+    try:
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for wait in waits:
+            wait.cancel()
 
 
 def _version(op: Operation, case: Case | None) -> object:
