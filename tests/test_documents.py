@@ -134,3 +134,14 @@ def test_the_blocks_on_decisions_load(tmp_path: Path) -> None:
 def test_the_readme_lists_the_tools_that_there_are() -> None:
     listed = re.findall(r"^\| `(\w+)` \|", README, re.MULTILINE)
     assert sorted(listed) == sorted(tool.name for tool in TOOLS)
+
+
+def test_the_settings_of_http_load(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "http.md").read_text(encoding="utf-8")
+    (block,) = shown(page)
+    (tmp_path / "config.toml").write_text(block.text, encoding="utf-8")
+    settings = Settings.load({"FORBEAR_HOME": str(tmp_path)})
+    assert settings.http is not None
+    assert settings.http.authenticates
+    assert settings.http.oauth is not None
+    assert settings.http.oauth.audiences == ("forbear",)

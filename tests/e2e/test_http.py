@@ -20,9 +20,11 @@ from tests.e2e.harness import (
     PATIENCE,
     QUICK,
     SUBMIT,
+    TRANSFER,
     Data,
     call,
     error,
+    forbear,
     furnished,
     stdio,
 )
@@ -387,6 +389,42 @@ async def test_a_session_answers_to_nobody_but_the_principal_that_began_it(tmp_p
                 assert (await bob.delete("/mcp", headers=session)).status_code == 404
                 hers = await alice.post("/mcp", json=listing, headers=session)
                 assert hers.status_code == 200
+
+
+@pytest.mark.requirement("M06")
+async def test_the_approval_of_a_session_is_of_that_session_alone(tmp_path: Path) -> None:
+    """Also of two sessions of one principal. Without sessions it is of one request."""
+    token = {"FORBEAR_OPERATOR_TOKEN": "a-token-of-the-operator"}
+    transfer: Data = TRANSFER | {"approval": "session"}
+
+    async def write(client: Client, amount: int) -> Data:
+        arguments = {"amount": amount}
+        return await call(client, "write_api", provider="exp", call="transfer", arguments=arguments)
+
+    async with (
+        furnished(tmp_path, SLOW, states=None, calls={"transfer": transfer}) as provider,
+        served(tmp_path, **token) as server,
+        server.client(LEGACY) as one,
+        server.client(LEGACY) as other,
+        server.client(MODERN) as modern,
+    ):
+        for number in range(4):
+            provider.job(f"tr_{number}", ["done"], collection="/transfers")
+        asked = await write(one, 1)
+        assert asked.get("waiting_for") == "approval", asked
+        case = asked["escalation"]["id"]
+        code, said = await forbear(tmp_path, "decide", case, "approve", "--yes", **token)
+        assert code == 0, said
+        assert (await ended(one, asked["operation_id"]))["state"] == "succeeded"
+        assert (await write(one, 2))["state"] == "succeeded"
+        assert (await write(other, 3))["waiting_for"] == "approval"
+        for amount in (4, 5):
+            asked = await write(modern, amount)
+            assert asked["waiting_for"] == "approval"
+            case = asked["escalation"]["id"]
+            code, said = await forbear(tmp_path, "decide", case, "approve", "--yes", **token)
+            assert code == 0, said
+            assert (await ended(modern, asked["operation_id"]))["state"] == "succeeded"
 
 
 # --- who is let in ------------------------------------------------------------------------------

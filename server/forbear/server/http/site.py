@@ -6,16 +6,16 @@ import hashlib
 import hmac
 from collections.abc import Sequence
 from typing import Any
+from urllib.parse import urlsplit, urlunsplit
 
 from mcp.server import MCPServer
-from mcp.server.auth.routes import build_resource_metadata_url, create_protected_resource_routes
 from mcp.server.mcpserver import Context
 from mcp.server.streamable_http_manager import StreamableHTTPASGIApp
 from mcp.server.transport_security import TransportSecuritySettings
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
-from pydantic import AnyHttpUrl
 from starlette.applications import Starlette
 from starlette.requests import Request
+from starlette.responses import JSONResponse
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.types import ASGIApp
 
@@ -23,7 +23,7 @@ from forbear.server.app import App, program_version
 from forbear.server.console.site import inside
 from forbear.server.http.bearer import Bearer, Verify, principal_of
 from forbear.server.http.gate import MOST_BODY, Gate, origins
-from forbear.server.http.table import Http
+from forbear.server.http.table import Http, OAuth
 from forbear.tools.caller import LOCAL, Caller, CallerOf
 from forbear.tools.desk import Desk
 from forbear.tools.surface import build as surface
@@ -71,14 +71,37 @@ def build(
         metadata = None
         scopes = () if http.oauth is None else http.oauth.scopes
         if http.oauth is not None:
-            place = AnyHttpUrl(resource(http, url))
-            metadata = str(build_resource_metadata_url(place))
-            described += create_protected_resource_routes(
-                place, [AnyHttpUrl(http.oauth.issuer)], list(scopes) or None, "Forbear"
-            )
+            ours = resource(http, url)
+            metadata = _metadata_of(ours)
+            described.append(_described(metadata, ours, http.oauth))
         mcp = Bearer(mcp, verifiers, metadata=metadata, scopes=scopes)
     routes = [Route(PATH, mcp), *described, Mount("/", inside(app))]
     return Gate(Starlette(routes=routes), origins(port, url))
+
+
+def _metadata_of(ours: str) -> str:
+    """Where a resource describes itself (RFC 9728, section 3.1)."""
+    parts = urlsplit(ours)
+    path = "/.well-known/oauth-protected-resource" + parts.path.rstrip("/")
+    return urlunsplit((parts.scheme, parts.netloc, path, "", ""))
+
+
+def _described(metadata: str, ours: str, oauth: OAuth) -> Route:
+    """The description. The SDK's own adds a slash to an issuer, which is then another's name."""
+    told = {
+        "resource": ours,
+        "authorization_servers": [oauth.issuer],
+        "bearer_methods_supported": ["header"],
+        "resource_name": "Forbear",
+    }
+    if oauth.scopes:
+        told["scopes_supported"] = list(oauth.scopes)
+
+    async def description(request: Request) -> JSONResponse:
+        del request
+        return JSONResponse(told)
+
+    return Route(urlsplit(metadata).path, description)
 
 
 def resource(http: Http, url: str) -> str:
