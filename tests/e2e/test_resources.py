@@ -32,6 +32,7 @@ from tests.e2e.harness import (
     stage,
 )
 
+from forbear.tools import subscriptions
 from forbear.tools.answers import operation_schema
 from forbear.tools.caller import Caller
 from forbear.tools.resources import CONTRACT_URI, OPERATION_URI, STORY_URI
@@ -275,6 +276,25 @@ async def test_a_stream_hears_of_what_it_asked_for_and_is_told_what_that_is(
                 event = await anext(news)
 
         assert getattr(event, "uri", None) == uri
+
+
+async def test_whoever_takes_all_its_streams_leaves_the_others_theirs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(subscriptions, "STREAMS", 1)
+    whose = ["alice"]
+    async with stage(tmp_path) as on:
+        server = build(on.app.desk, version="0", caller_of=lambda _: Caller(whose[0], "x", None))
+        async with (
+            Client(server, mode="2026-07-28") as agent,
+            agent.listen(resource_subscriptions=[]),
+        ):
+            with pytest.raises(MCPError, match="Too many subscriptions"):
+                async with agent.listen(resource_subscriptions=[]):
+                    pass
+            whose[0] = "bob"
+            async with agent.listen(resource_subscriptions=[]):
+                pass
 
 
 async def test_news_come_from_the_store_and_not_from_the_provider(tmp_path: Path) -> None:

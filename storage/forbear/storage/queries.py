@@ -42,10 +42,14 @@ the order of their numbers, so that no page sorts all there are."""
 _OPEN = cases.c.closed_at.is_(None)
 _SEARCHED = ("id", "label", "purpose", "action", "key", "provider_job")
 _PAGE = 500
-"""Operations that a search for a text reads at a time: most of what it looks at is sealed."""
+"""Operations that are read at a time."""
 
 _DIGITS = 18
 """Digits of a number that a column surely holds; no longer one is the number of anything."""
+
+
+Version = tuple[int, str | None, int | None]
+"""The revision of an operation, its open case, and the revision of that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +125,28 @@ class Queries(Readers):
     async def operation(self, operation_id: str) -> Operation | None:
         found = await self._rows(sa.select(operations).where(operations.c.id == operation_id))
         return rows.operation(found[0]) if found else None
+
+    async def versions(self, operation_ids: Collection[str]) -> dict[str, Version]:
+        """What differs for each of these once anything differs that a record shows.
+
+        What is not there is left out.
+        """
+        found: dict[str, Version] = {}
+        ids = sorted(operation_ids)
+        for begin in range(0, len(ids), _PAGE):
+            query = (
+                sa.select(
+                    operations.c.id,
+                    operations.c.revision,
+                    cases.c.id.label("case_id"),
+                    cases.c.revision.label("case_revision"),
+                )
+                .join(cases, sa.and_(cases.c.operation_id == operations.c.id, _OPEN), isouter=True)
+                .where(operations.c.id.in_(ids[begin : begin + _PAGE]))
+            )
+            for row in await self._rows(query):
+                found[row["id"]] = (row["revision"], row["case_id"], row["case_revision"])
+        return found
 
     async def by_prefix(self, prefix: str) -> list[Operation]:
         """Operations whose id starts so, with or without its `op_`; at most 10."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import sqlalchemy as sa
@@ -21,8 +22,22 @@ class Readers:
 
     def __init__(self, readers: AsyncEngine) -> None:
         self._readers = readers
+        self._under_way: set[asyncio.Task[list[sa.RowMapping]]] = set()
+
+    async def settled(self) -> None:
+        """Wait for the reads under way, whose connections the end of the store needs back."""
+        await asyncio.gather(*self._under_way, return_exceptions=True)
 
     async def _rows(self, query: sa.Select[*tuple[Any, ...]]) -> list[sa.RowMapping]:
+        """A caller that is cancelled leaves its read to end by itself: one that is broken off would
+        cost the pool its connection.
+        """
+        reading = asyncio.create_task(self._read(query))
+        self._under_way.add(reading)
+        reading.add_done_callback(self._under_way.discard)
+        return await asyncio.shield(reading)
+
+    async def _read(self, query: sa.Select[*tuple[Any, ...]]) -> list[sa.RowMapping]:
         try:
             async with self._readers.connect() as connection:
                 return list((await connection.execute(query)).mappings())

@@ -128,6 +128,8 @@ class Store:
 
     async def close(self) -> None:
         await self._writer.close()
+        await self.read.settled()
+        await self.figures.settled()
         await self._database.close()
         self.liveness.release()
 

@@ -38,6 +38,7 @@ from forbear.tools.caller import Caller
 from forbear.tools.cursors import cursor_after, read_cursor
 from forbear.tools.desk_port import Page, Report
 from forbear.tools.drafts import Drafter, Given
+from forbear.tools.feed import Feed
 from forbear.tools.record import Record
 from forbear.tools.tracing import caused
 from forbear.tools.watch import Patience, Waiting, Watch
@@ -79,6 +80,7 @@ class Desk:
         self._random = random
         self._setting = setting
         self._watch = Watch(store, clock, self.record)
+        self._feed = Feed(store, self.record, self._watch.leaving)
         self._seen: Sequence[Process] = ()
         self._seen_until = 0
 
@@ -238,7 +240,7 @@ class Desk:
         return catalogue.described(self._book, found, standing)
 
     def follow(self, records: Collection[Record]) -> AsyncGenerator[Record, None]:
-        return self._watch.changes(records)
+        return self._feed.changes(records)
 
     # --- waiting ----------------------------------------------------------------------------
 

@@ -35,6 +35,11 @@ class Lookups:
         self._desk = desk
         self._caller = caller
 
+    @property
+    def principal(self) -> str:
+        """Whose lookups these are."""
+        return self._caller.principal
+
     async def record(self, operation_id: str, *, story: bool = False) -> Record:
         found = await self._desk.operation_status(
             operation_id,

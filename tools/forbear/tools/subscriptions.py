@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections import Counter
 from collections.abc import AsyncGenerator, Iterable
 from typing import Any, cast
 
@@ -42,8 +43,8 @@ from forbear.tools.taskbook import whole
 MOST = 100
 """Resources and tasks of one stream or session; what is beyond is not promised."""
 
-STREAMS = 1024
-"""Streams of one process."""
+STREAMS = 256
+"""Streams of one principal in one process, so that nobody takes them all."""
 
 _log = logging.getLogger(__name__)
 
@@ -55,7 +56,7 @@ class Subscriptions:
 
     def __init__(self, lookups: LookupsOf) -> None:
         self._lookups_of = lookups
-        self._streams = 0
+        self._streams: Counter[str] = Counter()
 
     # --- from 2026-07-28 on -----------------------------------------------------------------
 
@@ -67,20 +68,23 @@ class Subscriptions:
         Raises:
             MCPError: tasks are asked for and not declared, or there are too many streams.
         """
-        if self._streams >= STREAMS:
+        lookups = self._lookups_of(ctx)
+        owner = lookups.principal
+        if self._streams[owner] >= STREAMS:
             raise MCPError(INTERNAL_ERROR, "Too many subscriptions are open; close one first")
-        self._streams += 1
+        self._streams[owner] += 1
         try:
-            return await self._stream(ctx, params)
+            return await self._stream(ctx, params, lookups)
         finally:
-            self._streams -= 1
+            self._streams[owner] -= 1
+            self._streams += Counter()  # drops whoever has none
 
     async def _stream(
-        self, ctx: _Context, params: SubscriptionsListenRequestParams
+        self, ctx: _Context, params: SubscriptionsListenRequestParams, lookups: Lookups
     ) -> SubscriptionsListenResult:
         if ctx.request_id is None:
             raise MCPError(INVALID_REQUEST, "subscriptions/listen needs a request id")
-        asked, lookups = params.notifications, self._lookups_of(ctx)
+        asked = params.notifications
         task_ids = tasks.wanted(ctx, asked.model_extra)[:MOST]
         records = await _readable(lookups, task_ids)
         uris = await _promised(lookups, (asked.resource_subscriptions or [])[:MOST], records)
@@ -171,8 +175,9 @@ async def _tell_task(ctx: _Context, record: Record, meta: dict[str, Any]) -> Non
 
 async def _tell(ctx: _Context, uri: str, news: AsyncGenerator[Record, None]) -> None:
     try:
-        async for _ in news:
-            await ctx.session.send_resource_updated(uri)
+        async with contextlib.aclosing(news):
+            async for _ in news:
+                await ctx.session.send_resource_updated(uri)
     except (anyio.BrokenResourceError, anyio.ClosedResourceError):
         _log.debug("nobody hears of %s any more", uri)
 

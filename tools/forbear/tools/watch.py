@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any
 
-from forbear.rules.model import Case, Operation, State
+from forbear.rules.model import Operation, State
 from forbear.rules.paging import reads_on
 from forbear.rules.ports import Clock
-from forbear.storage.errors import StoreError
 from forbear.storage.store import Store
 from forbear.tools.caller import Caller
 from forbear.tools.desk_port import Report
@@ -50,11 +48,12 @@ class Watch:
         self._clock = clock
         self._record = record
         self._known: dict[tuple[str, str], Patience] = {}
-        self._leaving = asyncio.Event()
+        self.leaving = asyncio.Event()
+        """Set once the process is about to end."""
 
     def let_go(self) -> None:
         """End every wait, now and from now on: each sees the store as it stands."""
-        self._leaving.set()
+        self.leaving.set()
 
     def known(self, caller: Caller, op: Operation) -> Patience | None:
         return self._known.get((caller.client, op.id))
@@ -103,29 +102,11 @@ class Watch:
 
         return await self._wait(op, is_done, waiting)
 
-    async def changes(self, records: Collection[Record]) -> AsyncGenerator[Record, None]:
-        """See `DeskPort.follow`. Changes that come faster than they are taken are told as one."""
-        told = {one.operation.id: _version(one.operation, one.case) for one in records}
-        while not self._leaving.is_set():
-            # Taken before reading, so that no change between the two is missed.
-            news = self._store.news
-            with contextlib.suppress(StoreError):  # nothing to tell until it can be read again
-                for operation_id, version in tuple(told.items()):
-                    op = await self._store.read.operation(operation_id)
-                    if op is None:  # kept long enough
-                        del told[operation_id]
-                        continue
-                    now = _version(op, await self._store.read.open_case(operation_id))
-                    if now != version:
-                        told[operation_id] = now
-                        yield await self._record(op)
-            await _first(news.wait(), self._leaving.wait())
-
     async def _wait(
         self, op: Operation, done: Callable[[Operation], Awaitable[bool]], waiting: Waiting
     ) -> Operation:
         """Read the operation again at each change of the store."""
-        enough = _first(self._clock.sleep(waiting.seconds), self._leaving.wait())
+        enough = first(self._clock.sleep(waiting.seconds), self.leaving.wait())
         over = asyncio.ensure_future(enough)
         revision = op.revision
         try:
@@ -148,7 +129,7 @@ class Watch:
             over.cancel()
 
 
-async def _first(*ends: Coroutine[Any, Any, object]) -> None:
+async def first(*ends: Coroutine[Any, Any, object]) -> None:
     """Return at the first of these, and give the others up."""
     waits = [asyncio.ensure_future(end) for end in ends]
     try:
@@ -156,8 +137,3 @@ async def _first(*ends: Coroutine[Any, Any, object]) -> None:
     finally:
         for wait in waits:
             wait.cancel()
-
-
-def _version(op: Operation, case: Case | None) -> object:
-    """What differs once anything differs that a record shows."""
-    return op.revision, None if case is None else (case.id, case.revision)

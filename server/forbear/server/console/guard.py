@@ -129,11 +129,7 @@ async def form_of(request: Request) -> dict[str, str] | Refused:
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/x-www-form-urlencoded":
         return Refused(415, "Send the form of the page.")
-    body = b""
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > MOST_BODY:
-            return Refused(413, "The form is too long.")
+    body = await request.body()
     try:
         fields = parse_qsl(
             body.decode("ascii"), keep_blank_values=True, max_num_fields=20, errors="replace"

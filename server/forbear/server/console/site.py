@@ -26,11 +26,11 @@ from forbear.rules.model import Option, Refusal
 from forbear.server import operator
 from forbear.server.app import App
 from forbear.server.console import choices, meters, pages
-from forbear.server.console.guard import Guard, Refused, cookie, signed_form
+from forbear.server.console.guard import MOST_BODY, Guard, Refused, cookie, signed_form
 from forbear.server.console.pages import Filters, Page
 from forbear.server.console.paper import Paper
 from forbear.server.console.sessions import Sessions
-from forbear.server.http.gate import Gate, origins
+from forbear.server.http.gate import Gate, Whole, origins
 from forbear.storage.errors import StoreError
 from forbear.tools.untrusted import inert_tree
 from forbear.tools.wishes import BadWish
@@ -57,7 +57,7 @@ def inside(app: App) -> ASGIApp:
         routes=site.routes(),
         exception_handlers={HTTPException: site.missing, StoreError: site.unreadable},
     )
-    return Guard(inner, sessions, site.stranger)
+    return Guard(Whole(inner, MOST_BODY), sessions, site.stranger)
 
 
 class _Site:

@@ -1,4 +1,4 @@
-"""The gate before every route: the name that was asked for, where a request comes from, its size.
+"""The gate before every route: the name that was asked for, and where a request comes from.
 
 A web page of anybody can make a browser send requests to loopback, and a name that somebody else
 owns can be made to point there. So the name that was asked for must be ours, and a request that
@@ -7,12 +7,12 @@ says which page it comes from must come from a page of ours.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from ipaddress import ip_address
 from typing import Final
 from urllib.parse import urlsplit
 
-from mcp.server.transport_security import RequestBodyLimitMiddleware
 from starlette.datastructures import MutableHeaders
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse
@@ -20,6 +20,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 MOST_BODY: Final = 1_048_576
 """Bytes of a request. The arguments of an action are the longest that honest ones carry."""
+
+ARRIVES_WITHIN: Final = 30.0
+"""Seconds for the whole of a request, so that nobody holds it open by sending slowly."""
 
 POLICY: Final = "; ".join(
     (
@@ -80,7 +83,7 @@ class Gate:
     """
 
     def __init__(self, app: ASGIApp, allowed: Mapping[str, str]) -> None:
-        self._app = RequestBodyLimitMiddleware(app, MOST_BODY)
+        self._app = app
         self._allowed = allowed
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -109,3 +112,50 @@ class Gate:
             return PlainTextResponse("A request from a page must be from one of ours.\n", 403)
         request.state.origin = ours
         return None
+
+
+class Whole:
+    """ASGI middleware: what is behind it meets a request once all of it is here, or never.
+
+    It belongs behind the check of who asks, so that a stranger's body is not kept.
+    """
+
+    def __init__(self, app: ASGIApp, most: int, within: float = ARRIVES_WITHIN) -> None:
+        self._app = app
+        self._most = most
+        self._within = within
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        try:
+            async with asyncio.timeout(self._within):
+                body = await self._body(receive)
+        except TimeoutError:
+            late = PlainTextResponse("The request did not arrive in time.\n", 408)
+            await late(scope, receive, send)
+            return
+        if body is None:
+            return  # the client left in the middle of it
+        if len(body) > self._most:
+            await PlainTextResponse("The request is too long.\n", 413)(scope, receive, send)
+            return
+        arrived: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+        async def replay() -> Message:
+            return arrived.pop() if arrived else await receive()
+
+        await self._app(scope, replay, send)
+
+    async def _body(self, receive: Receive) -> bytes | None:
+        """All of it, or as much as is too much; None if it ended before its end."""
+        body = bytearray()
+        while len(body) <= self._most:
+            message = await receive()
+            if message["type"] != "http.request":
+                return None
+            body += message.get("body", b"")
+            if not message.get("more_body", False):
+                break
+        return bytes(body)

@@ -22,7 +22,7 @@ from starlette.types import ASGIApp
 from forbear.server.app import App, program_version
 from forbear.server.console.site import inside
 from forbear.server.http.bearer import Bearer, Verify, principal_of
-from forbear.server.http.gate import MOST_BODY, Gate, origins
+from forbear.server.http.gate import MOST_BODY, Gate, Whole, origins
 from forbear.server.http.table import Http, OAuth
 from forbear.tools.caller import LOCAL, Caller, CallerOf
 from forbear.tools.desk import Desk
@@ -65,7 +65,7 @@ def build(
     url: str,
 ) -> ASGIApp:
     """Everything that one port serves; `verifiers` know the tokens, if any are asked for."""
-    mcp: ASGIApp = StreamableHTTPASGIApp(server.session_manager)
+    mcp: ASGIApp = Whole(StreamableHTTPASGIApp(server.session_manager), MOST_BODY)
     described: list[BaseRoute] = []
     if http.authenticates:
         metadata = None

@@ -1,0 +1,92 @@
+"""Changes of operations for any number of followers, each read from the store once for all."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import Counter
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection
+
+from forbear.rules.model import Operation
+from forbear.storage.errors import StoreError
+from forbear.storage.queries import Version
+from forbear.storage.store import Store
+from forbear.tools.record import Record
+from forbear.tools.watch import first
+
+
+class _Look:
+    """What all followers see after one change of the store."""
+
+    def __init__(self, news: asyncio.Event, versions: asyncio.Future[dict[str, Version | None]]):
+        self.news = news
+        self.versions = versions
+        self.records: dict[str, asyncio.Future[Record | None]] = {}
+
+
+class Feed:
+    """Follows one store. A change costs one look, however many follow, and one record."""
+
+    def __init__(
+        self,
+        store: Store,
+        record: Callable[[Operation], Awaitable[Record]],
+        leaving: asyncio.Event,
+    ) -> None:
+        self._store = store
+        self._leaving = leaving
+        self._record = record
+        self._followed: Counter[str] = Counter()
+        self._last: _Look | None = None
+
+    async def changes(self, records: Collection[Record]) -> AsyncGenerator[Record, None]:
+        """See `DeskPort.follow`. Changes that come faster than they are taken are told as one."""
+        told: dict[str, Version | None] = {one.operation.id: _version(one) for one in records}
+        self._followed.update(list(told))
+        try:
+            while not self._leaving.is_set():
+                # Taken before reading, so that no change between the two is missed.
+                news = self._store.news
+                with contextlib.suppress(StoreError):  # nothing to tell until it can be read again
+                    look = self._look(news)
+                    seen = await asyncio.shield(look.versions)
+                    if not told.keys() <= seen.keys():  # looked at before this one came
+                        seen = seen | await self._versions(told.keys() - seen.keys())
+                    for operation_id, version in tuple(told.items()):
+                        now = seen[operation_id]
+                        if now == version:
+                            continue
+                        record = await asyncio.shield(self._shown(look, operation_id))
+                        if record is None:
+                            told[operation_id] = None
+                            continue
+                        told[operation_id] = _version(record)
+                        yield record
+                await first(news.wait(), self._leaving.wait())
+        finally:
+            self._followed.subtract(list(told))
+            self._followed += Counter()  # drops what nobody follows any more
+
+    def _look(self, news: asyncio.Event) -> _Look:
+        if self._last is None or self._last.news is not news:
+            self._last = _Look(news, asyncio.ensure_future(self._versions(self._followed.keys())))
+        return self._last
+
+    def _shown(self, look: _Look, operation_id: str) -> asyncio.Future[Record | None]:
+        if operation_id not in look.records:
+            look.records[operation_id] = asyncio.ensure_future(self._read(operation_id))
+        return look.records[operation_id]
+
+    async def _versions(self, operation_ids: Collection[str]) -> dict[str, Version | None]:
+        """None for what was kept long enough."""
+        asked = set(operation_ids)
+        return {**dict.fromkeys(asked), **await self._store.read.versions(asked)}
+
+    async def _read(self, operation_id: str) -> Record | None:
+        op = await self._store.read.operation(operation_id)
+        return None if op is None else await self._record(op)
+
+
+def _version(record: Record) -> Version:
+    revision, case = record.operation.revision, record.case
+    return (revision, None, None) if case is None else (revision, case.id, case.revision)
