@@ -30,6 +30,7 @@ from mcp import Client, StdioServerParameters  # noqa: E402
 from mcp.client.stdio import stdio_client  # noqa: E402
 from mcp.server import MCPServer  # noqa: E402
 from tests.e2e.harness import EXPORT, QUICK, furnished  # noqa: E402
+from tests.interop.running import listens  # noqa: E402
 
 OPERATIONS = 20
 ERAS = ("auto", "legacy")
@@ -144,19 +145,6 @@ async def reached(
 
 def open_nowhere() -> TextIO:
     return Path(os.devnull).open("w")
-
-
-async def listens(place: str) -> None:
-    host, _, port = place.partition(":")
-    async with asyncio.timeout(30):
-        while True:
-            try:
-                _, writer = await asyncio.open_connection(host, int(port))
-            except OSError:
-                await asyncio.sleep(0.05)
-            else:
-                writer.close()
-                return
 
 
 if __name__ == "__main__":

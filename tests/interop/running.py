@@ -213,7 +213,7 @@ async def _served(home: Path, transport: str, module: str) -> AsyncIterator[dict
         )
     try:
         try:
-            await _listens(place)
+            await listens(place)
         except TimeoutError:
             told = (home / "serve.log").read_text()[-1500:]
             raise SystemExit(f"{module} does not listen at {place}: {told}") from None
@@ -224,7 +224,8 @@ async def _served(home: Path, transport: str, module: str) -> AsyncIterator[dict
         await serving.wait()
 
 
-async def _listens(place: str) -> None:
+async def listens(place: str) -> None:
+    """Return once somebody listens at `host:port`."""
     host, _, port = place.partition(":")
     async with asyncio.timeout(30):
         while True:
