@@ -30,6 +30,7 @@ from tests.e2e.harness import (
     furnished,
     serving,
     stage,
+    write_contract,
 )
 
 from forbear.tools import subscriptions
@@ -237,7 +238,10 @@ async def test_a_legacy_session_subscribes_only_to_what_is_there_and_changes(
     async with stage(tmp_path) as on, client(on, "legacy") as agent:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", MCPDeprecationWarning)
-            for uri in ("forbear://operations/op_nothing", "forbear://contracts/exp"):
+            for uri in (
+                *("forbear://operations/op_nothing", "forbear://contracts/nothing"),
+                "forbear://schema/operation",
+            ):
                 with pytest.raises(MCPError) as caught:
                     await agent.subscribe_resource(uri)
                 assert caught.value.error.code == -32602
@@ -266,7 +270,7 @@ async def test_a_stream_hears_of_what_it_asked_for_and_is_told_what_that_is(
         job = await on.submit()
         other = await on.submit("other")
         uri = f"forbear://operations/{job}"
-        never = ["forbear://operations/op_nothing", "forbear://contracts/exp"]
+        never = ["forbear://operations/op_nothing", "forbear://contracts/nothing"]
         async with agent.listen(resource_subscriptions=[uri, *never]) as news:
             assert news.honored.resource_subscriptions == [uri]
 
@@ -295,6 +299,35 @@ async def test_whoever_takes_all_its_streams_leaves_the_others_theirs(
             whose[0] = "bob"
             async with agent.listen(resource_subscriptions=[]):
                 pass
+
+
+async def test_who_follows_a_contract_hears_that_its_file_says_something_else(
+    tmp_path: Path, era: str
+) -> None:
+    uri, ear = "forbear://contracts/exp", Ear()
+    async with stage(tmp_path) as on, client(on, era, message_handler=ear) as agent:
+        path = tmp_path / "contracts" / "exp.toml"
+        text = path.read_text().replace("40m", "41m")
+
+        async def changed() -> None:
+            write_contract(tmp_path, text)
+            await on.clock.asleep(4)  # three of the worker, one of whoever follows
+            on.clock.advance(2_000)
+
+        if era == "legacy":
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", MCPDeprecationWarning)
+                await agent.subscribe_resource(uri)
+            await changed()
+            await ear.hears(1)
+            assert ear.updated == [uri]
+        else:
+            async with agent.listen(resource_subscriptions=[uri]) as news:
+                assert news.honored.resource_subscriptions == [uri]
+                await changed()
+                async with asyncio.timeout(PATIENCE):
+                    assert getattr(await anext(news), "uri", None) == uri
+        assert "41" in str((await agent.read_resource(uri)).contents)
 
 
 async def test_news_come_from_the_store_and_not_from_the_provider(tmp_path: Path) -> None:

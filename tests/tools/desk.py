@@ -306,7 +306,9 @@ class MemoryDesk:
         await self._called("contract", provider=provider, caller=caller)
         return self.listing
 
-    async def follow(self, records: Collection[Record]) -> AsyncGenerator[Record, None]:
-        await self._called("follow", records=records)
+    async def follow(
+        self, records: Collection[Record], providers: Collection[str] = ()
+    ) -> AsyncGenerator[Record | str, None]:
+        await self._called("follow", records=records, providers=providers)
         for at_hand in self.news:
             yield at_hand

@@ -35,6 +35,7 @@ def statements() -> Iterator[list[str]]:
 async def last_word(on: Stage, record: Record) -> Record:
     """The record with which a follower hears of the end."""
     async for now in on.app.desk.follow([record]):
+        assert isinstance(now, Record)
         if now.operation.final:
             return now
     raise AssertionError("a feed does not end")

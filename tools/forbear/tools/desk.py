@@ -80,7 +80,7 @@ class Desk:
         self._random = random
         self._setting = setting
         self._watch = Watch(store, clock, self.record)
-        self._feed = Feed(store, self.record, self._watch.leaving)
+        self._feed = Feed(store, book, clock, self.record, self._watch.leaving)
         self._seen: Sequence[Process] = ()
         self._seen_until = 0
 
@@ -239,8 +239,10 @@ class Desk:
             return refusals.store_unavailable()
         return catalogue.described(self._book, found, standing)
 
-    def follow(self, records: Collection[Record]) -> AsyncGenerator[Record, None]:
-        return self._feed.changes(records)
+    def follow(
+        self, records: Collection[Record], providers: Collection[str] = ()
+    ) -> AsyncGenerator[Record | str, None]:
+        return self._feed.changes(records, providers)
 
     # --- waiting ----------------------------------------------------------------------------
 

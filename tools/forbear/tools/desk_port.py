@@ -171,8 +171,11 @@ class DeskPort(Protocol):
         """A provider's contract in words for an agent: limits and actions, nothing of its keys."""
         ...
 
-    def follow(self, records: Collection[Record]) -> AsyncGenerator[Record, None]:
-        """Each of these operations whenever it differs from what was last told of it.
+    def follow(
+        self, records: Collection[Record], providers: Collection[str] = ()
+    ) -> AsyncGenerator[Record | str, None]:
+        """Each of these operations whenever it differs from what was last told of it, and the name
+        of each of these providers whenever its contract's file says something else.
 
         Fed by the store alone: it sends nothing and counts as no waiting. It never ends.
         """

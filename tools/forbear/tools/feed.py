@@ -8,11 +8,16 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection
 
 from forbear.rules.model import Operation
+from forbear.rules.ports import Clock
 from forbear.storage.errors import StoreError
 from forbear.storage.queries import Version
 from forbear.storage.store import Store
+from forbear.tools.book import Book
 from forbear.tools.record import Record
 from forbear.tools.watch import first
+
+LOOK = 2.0
+"""Seconds after which a contract that somebody follows is looked at again: files tell nobody."""
 
 
 class _Look:
@@ -30,17 +35,24 @@ class Feed:
     def __init__(
         self,
         store: Store,
+        book: Book,
+        clock: Clock,
         record: Callable[[Operation], Awaitable[Record]],
         leaving: asyncio.Event,
     ) -> None:
         self._store = store
+        self._clock = clock
+        self._book = book
         self._leaving = leaving
         self._record = record
         self._followed: Counter[str] = Counter()
         self._last: _Look | None = None
 
-    async def changes(self, records: Collection[Record]) -> AsyncGenerator[Record, None]:
+    async def changes(
+        self, records: Collection[Record], providers: Collection[str]
+    ) -> AsyncGenerator[Record | str, None]:
         """See `DeskPort.follow`. Changes that come faster than they are taken are told as one."""
+        contracts = {provider: self._digest(provider) for provider in providers}
         told: dict[str, Version | None] = {one.operation.id: _version(one) for one in records}
         self._followed.update(list(told))
         try:
@@ -62,10 +74,19 @@ class Feed:
                             continue
                         told[operation_id] = _version(record)
                         yield record
-                await first(news.wait(), self._leaving.wait())
+                for provider, digest in tuple(contracts.items()):
+                    contracts[provider] = self._digest(provider)
+                    if contracts[provider] != digest:
+                        yield provider
+                looks = (self._clock.sleep(LOOK),) if contracts else ()
+                await first(news.wait(), self._leaving.wait(), *looks)
         finally:
             self._followed.subtract(list(told))
             self._followed += Counter()  # drops what nobody follows any more
+
+    def _digest(self, provider: str) -> str | None:
+        contract = self._book.contracts().get(provider)
+        return None if contract is None else contract.digest
 
     def _look(self, news: asyncio.Event) -> _Look:
         if self._last is None or self._last.news is not news:

@@ -93,9 +93,11 @@ class Lookups:
         )
         _or_raise(ended)
 
-    def follow(self, records: Collection[Record]) -> AsyncGenerator[Record, None]:
+    def follow(
+        self, records: Collection[Record], providers: Collection[str] = ()
+    ) -> AsyncGenerator[Record | str, None]:
         """See `DeskPort.follow`."""
-        return self._desk.follow(records)
+        return self._desk.follow(records, providers)
 
 
 LookupsOf = Callable[[Context[None, Any] | ServerRequestContext[None, Any]], Lookups]

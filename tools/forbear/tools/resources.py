@@ -21,6 +21,8 @@ CONTRACT_URI = "forbear://contracts/{provider}"
 
 _OPERATION = re.compile(r"forbear://operations/(op_[A-Za-z0-9]{1,64})(?:/story)?")
 
+_CONTRACT = re.compile(r"forbear://contracts/([^/?#]{1,64})")
+
 LISTED = 100
 """Values of one completion, as the protocol allows."""
 
@@ -28,6 +30,12 @@ LISTED = 100
 def operation_in(uri: str) -> str | None:
     """The id of the operation that a resource is about; None for any other resource."""
     found = _OPERATION.fullmatch(uri)
+    return found[1] if found is not None else None
+
+
+def provider_in(uri: str) -> str | None:
+    """The provider whose contract a resource is; None for any other resource."""
+    found = _CONTRACT.fullmatch(uri)
     return found[1] if found is not None else None
 
 

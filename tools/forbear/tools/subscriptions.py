@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import logging
 from collections import Counter
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, Collection, Iterable
 from typing import Any, cast
 
 import anyio
@@ -37,7 +37,7 @@ from mcp_types import INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST
 from forbear.tools import tasks
 from forbear.tools.lookups import Lookups, LookupsOf
 from forbear.tools.record import Record
-from forbear.tools.resources import operation_in
+from forbear.tools.resources import operation_in, provider_in
 from forbear.tools.taskbook import whole
 
 MOST = 100
@@ -87,7 +87,9 @@ class Subscriptions:
         asked = params.notifications
         task_ids = tasks.wanted(ctx, asked.model_extra)[:MOST]
         records = await _readable(lookups, task_ids)
-        uris = await _promised(lookups, (asked.resource_subscriptions or [])[:MOST], records)
+        named = list(dict.fromkeys(asked.resource_subscriptions or []))[:MOST]
+        providers = await _contracts(lookups, named)
+        uris = await _promised(lookups, named, records, providers)
         told = [one for one in task_ids if one in records]
         meta: dict[str, Any] = {SUBSCRIPTION_ID_META_KEY: ctx.request_id}
         promised = SubscriptionFilter.model_validate(
@@ -104,13 +106,12 @@ class Subscriptions:
         for operation_id in told:
             # It may have ended before this stream began; then this is all the news there is.
             await _tell_task(ctx, records[operation_id], meta)
-        async with contextlib.aclosing(lookups.follow(records.values())) as news:
-            async for record in news:
-                operation_id = record.operation.id
-                if operation_id in told:
-                    await _tell_task(ctx, record, meta)
+        async with contextlib.aclosing(lookups.follow(records.values(), providers)) as news:
+            async for one in news:
+                if isinstance(one, Record) and one.operation.id in told:
+                    await _tell_task(ctx, one, meta)
                 for uri in uris:
-                    if operation_in(uri) == operation_id:
+                    if _is_about(uri, one):
                         await ctx.session.send_notification(
                             ResourceUpdatedNotification(
                                 params=ResourceUpdatedNotificationParams(uri=uri, _meta=meta)
@@ -128,18 +129,21 @@ class Subscriptions:
             MCPError: there is no such resource, it never changes, or the session has too many.
         """
         uri = str(params.uri)
-        operation_id = operation_in(uri)
-        if operation_id is None:
-            raise MCPError(INVALID_PARAMS, "Only operations and their stories change", {"uri": uri})
+        operation_id, provider = operation_in(uri), provider_in(uri)
         lookups = self._lookups_of(ctx)
-        record = await lookups.record(operation_id)
+        if operation_id is not None:
+            news = lookups.follow([await lookups.record(operation_id)])
+        elif provider is not None:
+            await lookups.contract(provider)
+            news = lookups.follow((), [provider])
+        else:
+            told = "Only operations, their stories and contracts change"
+            raise MCPError(INVALID_PARAMS, told, {"uri": uri})
         followed = _followed(ctx)
         if uri not in followed:
             if len(followed) >= MOST:
                 raise MCPError(INVALID_REQUEST, f"A session follows {MOST} resources at most")
-            followed[uri] = asyncio.create_task(
-                _tell(ctx, uri, lookups.follow([record])), name=f"follow {uri}"
-            )
+            followed[uri] = asyncio.create_task(_tell(ctx, uri, news), name=f"follow {uri}")
         return EmptyResult()
 
     async def unsubscribe(self, ctx: _Context, params: UnsubscribeRequestParams) -> EmptyResult:
@@ -158,12 +162,34 @@ async def _readable(lookups: Lookups, operation_ids: Iterable[str]) -> dict[str,
     return records
 
 
-async def _promised(lookups: Lookups, uris: Iterable[str], records: dict[str, Record]) -> list[str]:
+async def _contracts(lookups: Lookups, uris: Iterable[str]) -> list[str]:
+    """The providers whose contracts are among these resources."""
+    known: list[str] = []
+    for provider in filter(None, map(provider_in, uris)):
+        with contextlib.suppress(MCPError):
+            await lookups.contract(provider)
+            known.append(provider)
+    return known
+
+
+async def _promised(
+    lookups: Lookups, uris: Iterable[str], records: dict[str, Record], providers: Collection[str]
+) -> list[str]:
     """The resources among these that have news; their operations are added to `records`."""
-    named = {uri: operation_in(uri) for uri in dict.fromkeys(uris)}
+    named = {uri: operation_in(uri) for uri in uris}
     missing = [one for one in named.values() if one is not None and one not in records]
     records |= await _readable(lookups, missing)
-    return [uri for uri, operation_id in named.items() if operation_id in records]
+    return [
+        uri
+        for uri, operation_id in named.items()
+        if operation_id in records or provider_in(uri) in providers
+    ]
+
+
+def _is_about(uri: str, news: Record | str) -> bool:
+    if isinstance(news, Record):
+        return operation_in(uri) == news.operation.id
+    return provider_in(uri) == news
 
 
 async def _tell_task(ctx: _Context, record: Record, meta: dict[str, Any]) -> None:
@@ -173,7 +199,7 @@ async def _tell_task(ctx: _Context, record: Record, meta: dict[str, Any]) -> Non
     await ctx.session.send_notification(notification, related_request_id=ctx.request_id)
 
 
-async def _tell(ctx: _Context, uri: str, news: AsyncGenerator[Record, None]) -> None:
+async def _tell(ctx: _Context, uri: str, news: AsyncGenerator[Record | str, None]) -> None:
     try:
         async with contextlib.aclosing(news):
             async for _ in news:
