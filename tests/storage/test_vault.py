@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import sqlite3
+import weakref
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -158,3 +160,12 @@ def test_whatever_hangs_on_an_operation_goes_with_it(house: House) -> None:
             assert left <= {other.id}, table.name
     assert house.sql("SELECT count(*) FROM token_slots") == [(0,)]
     assert house.verified() is None
+
+
+def test_a_store_that_is_closed_leaves_nothing_in_memory(tmp_path: Path) -> None:
+    house = House(tmp_path, ManualClock(), FixedRandom())
+    dialect = weakref.ref(house.database.writer.dialect)
+    house.close()
+    del house
+    gc.collect()
+    assert dialect() is None

@@ -12,6 +12,7 @@ import os
 import sqlite3
 from collections.abc import Callable, Generator
 from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 
 from alembic.util import CommandError
@@ -89,7 +90,7 @@ class Database:
                     found = places or Places(path.parent / "keys")
                     self.log = opening(connection, found, path.name)
                     encrypting.encrypt(connection, self.log)
-            vault = Vault(self._data_keys)
+            vault = Vault(partial(_data_keys, path, self.log))
             unlock(self.writer.dialect, vault)
             self.writer = self.writer.execution_options(audit=self.log)
             self._watch = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
@@ -151,12 +152,6 @@ class Database:
         if busy:
             raise StoreUnavailable(f"{self.path} is being read")
 
-    def _data_keys(self) -> dict[int, EpochKey]:
-        with closing(sqlite3.connect(self.path, timeout=BUSY / 1_000)) as connection:
-            rows = connection.execute("SELECT number, wrapped_key FROM data_keys").fetchall()
-        found = {number: self.log.unwrapped(wrapped) for number, wrapped in rows}
-        return {number: EpochKey(key) for number, key in found.items() if key is not None}
-
     def promote(self, name: Name, key: bytes) -> None:
         """Put a key in its place that the store was just wrapped or signed with."""
         with self._apart():
@@ -204,6 +199,15 @@ class Database:
 
 def _lock_file(path: Path) -> Path:
     return path.with_name(path.name + ".lock")
+
+
+def _data_keys(path: Path, log: Log) -> dict[int, EpochKey]:
+    """The keys of a store's columns that can be opened. Refers to no engine, so that a vault does
+    not keep alive what it belongs to."""
+    with closing(sqlite3.connect(path, timeout=BUSY / 1_000)) as connection:
+        rows = connection.execute("SELECT number, wrapped_key FROM data_keys").fetchall()
+    found = {number: log.unwrapped(wrapped) for number, wrapped in rows}
+    return {number: EpochKey(key) for number, key in found.items() if key is not None}
 
 
 def _create(path: Path) -> None:
