@@ -446,9 +446,11 @@ async def test_writers_that_are_killed_under_load_leave_a_chain_that_says_what_i
     few = CONTRACT.replace("max_concurrent_requests = 50", "max_concurrent_requests = 3")
     async with world_with(tmp_path, nursery, few, 60) as on:
         alive = [on.start(*datasets) for _ in range(3)]
+        under_load = 0
+        await on.until(on.works)
         for number in range(8):
-            seen = len(on.provider.arrivals)
-            await on.until(partial(on.arrived, seen + 10))
+            await on.until(partial(on.goes_on, len(on.provider.arrivals) + 6))
+            under_load += on.works()
             os.kill(alive.pop(0), signal.SIGKILL)
             alive.append(on.start(*(datasets if number < 4 else ())))
             with verifying.read(on.home / "forbear.db") as evidence:
@@ -463,6 +465,7 @@ async def test_writers_that_are_killed_under_load_leave_a_chain_that_says_what_i
             report = verifying.verify(evidence)
         assert report.broken is None
         assert report.head.sequence > 500
+        assert under_load > 2
         for op, history in histories(on.home):
             kept = rebuilt(history)
             assert {name: kept.get(name) for name in told(op)} == told(op)

@@ -106,9 +106,13 @@ class World:
         )
         raise AssertionError(f"it did not come to that: {rows}\nout: {out}\n{self.logs()}")
 
-    def arrived(self, count: int) -> bool:
-        """Whether the provider has seen so many requests."""
-        return len(self.provider.arrivals) >= count
+    def works(self) -> bool:
+        """Whether an operation is neither over nor with a person."""
+        return bool(self.rows("SELECT 1 FROM operations WHERE next_at IS NOT NULL LIMIT 1"))
+
+    def goes_on(self, count: int) -> bool:
+        """Whether the provider has seen so many requests, or there is nothing more to send."""
+        return len(self.provider.arrivals) >= count or not self.works()
 
     async def dead(self, pid: int) -> None:
         await self.until(lambda: not alive(pid))

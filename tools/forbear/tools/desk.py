@@ -49,9 +49,6 @@ OWN_DEADLINE = 900_000
 PATIENCE = 8
 """Waits in a row without news after which the answer is `nothing_new`."""
 
-SEEN_FOR = 1_000
-"""How long the list of processes is believed, ms: it is asked for with every answer."""
-
 PAGE = 16_000
 """Characters of a stored text result in one answer."""
 
@@ -82,7 +79,7 @@ class Desk:
         self._watch = Watch(store, clock, self.record)
         self._feed = Feed(store, book, clock, self.record, self._watch.leaving)
         self._seen: Sequence[Process] = ()
-        self._seen_until = 0
+        self._seen_at: object = None
 
     def for_remote_callers(self, *, resident: bool) -> Desk:
         """This desk as it answers over a network."""
@@ -202,10 +199,9 @@ class Desk:
     async def _watched(self, op: Operation) -> bool:
         if self._setting.resident:
             return True
-        now = self._clock.now()
-        if now.boot >= self._seen_until:
-            self._seen = await self._store.read.processes()
-            self._seen_until = now.boot + SEEN_FOR
+        now, news = self._clock.now(), self._store.news
+        if self._seen_at is not news:  # asked for with every answer, and few changes are between
+            self._seen, self._seen_at = await self._store.read.processes(), news
         return any(
             process.role == "worker"
             and op.binding in process.bindings

@@ -153,7 +153,7 @@ def rotate(what: Annotated[What, typer.Argument()], yes: Yes = False) -> None:
     sealing: every key in the store is wrapped anew. signing: a last checkpoint under the old key
     names the new one. epoch: rows from here on are sealed under a new key.
 
-    Where [keys] in config.toml names a place outside the home, put the place of the new key first
+    Where config.toml names a place outside the home, put the place of the new key first
     and the old one second, rotate, and remove the old one.
     """
     home = _used()
