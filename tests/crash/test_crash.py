@@ -443,16 +443,17 @@ async def test_writers_that_are_killed_under_load_leave_a_chain_that_says_what_i
     tmp_path: Path, nursery: Nursery
 ) -> None:
     datasets = [f"set-{number}" for number in range(60)]
-    few = CONTRACT.replace("max_concurrent_requests = 50", "max_concurrent_requests = 3")
+    few = CONTRACT.replace("max_concurrent_requests = 50", "max_concurrent_requests = 8")
+    clock = fast(20)  # slots of the dead are held until their requests can no longer be under way
     async with world_with(tmp_path, nursery, few, 60) as on:
-        alive = [on.start(*datasets) for _ in range(3)]
+        alive = [on.start(*datasets, **clock) for _ in range(3)]
         under_load = 0
         await on.until(on.works)
-        for number in range(8):
+        for number in range(6):
             await on.until(partial(on.goes_on, len(on.provider.arrivals) + 6))
             under_load += on.works()
             os.kill(alive.pop(0), signal.SIGKILL)
-            alive.append(on.start(*(datasets if number < 4 else ())))
+            alive.append(on.start(*(datasets if number < 3 else ()), **clock))
             with verifying.read(on.home / "forbear.db") as evidence:
                 assert verifying.verify(evidence).broken is None
         await on.at_rest(60)
