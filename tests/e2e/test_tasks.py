@@ -97,14 +97,16 @@ async def test_the_result_of_a_task_fits_the_schema_of_the_tool_that_made_it(
         "transfer": TRANSFER,
     }
     async with stage(tmp_path, calls=calls) as on, client(on) as agent:
-        on.script(Answer(200, {"name": "Ada"}), route="GET /customers/7")
-        on.script(Answer(201, {"id": "tr_1"}, effect=True), route=WRITE)
+        # What is over before the tool has answered is no task.
+        on.script(Answer(200, {"name": "Ada"}, gate="asked"), route="GET /customers/7")
+        on.script(Answer(201, {"id": "tr_1"}, effect=True, gate="asked"), route=WRITE)
         asked = {
             "submit_job": JOB,
             "read_api": {"provider": "exp", "call": "customer", "arguments": {}},
             "write_api": PAYMENT,
         }[tool]
         made = await task(agent, tool, **asked, wait_seconds=0)
+        on.provider.release("asked")
         await on.end_of(made.task_id)
 
         ended = await get(agent.session, made.task_id)
