@@ -952,6 +952,15 @@ def _listening(settings: Settings) -> socket.socket:
     return listening(settings, settings.console, "FORBEAR_CONSOLE")
 
 
+@pytest.mark.parametrize("where", ["127.0.0.1:0", "[::1]:0"])
+def test_an_answer_in_two_parts_waits_for_no_acknowledgement(tmp_path: Path, where: str) -> None:
+    with _listening(_settings(tmp_path, where)) as listener:
+        client = socket.create_connection(listener.getsockname()[:2])
+        accepted, _ = listener.accept()
+        with client, accepted:
+            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
 @pytest.mark.parametrize("where", ["0.0.0.0:0", "192.0.2.1:8377", "[::]:0", "example.org:80"])
 def test_an_address_that_others_reach_needs_https_before_it(tmp_path: Path, where: str) -> None:
     with pytest.raises(NotServed, match="FORBEAR_CONSOLE_URL"):
