@@ -15,8 +15,9 @@ from typing import ClassVar
 import pytest
 from mcp import Client, stdio_client
 from opentelemetry import trace
+from opentelemetry.context import Context
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
-from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
@@ -159,6 +160,38 @@ async def test_no_span_holds_a_secret_and_no_trace_goes_to_a_provider(
     for span in requests(spans):
         assert SECRET not in span.to_json()
     assert str(of(requests(spans)[-1])["url.full"]).endswith("/REDACTED")
+
+
+class Failing(SpanProcessor):
+    """What listens to spans and fails at requests, at their begin or at their end."""
+
+    def __init__(self, where: str) -> None:
+        self.where: str | None = where
+
+    def on_start(self, span: Span, parent_context: Context | None = None) -> None:
+        if self.where == "start" and span.kind is SpanKind.CLIENT:
+            raise RuntimeError("no span begins here")
+
+    def on_end(self, span: ReadableSpan) -> None:
+        if self.where == "end" and span.kind is SpanKind.CLIENT:
+            raise RuntimeError("no span ends here")
+
+
+@pytest.mark.requirement("D01")
+@pytest.mark.parametrize("where", ["start", "end"])
+async def test_whatever_listens_to_spans_the_outcome_of_a_request_is_stored(
+    tmp_path: Path, spans: InMemorySpanExporter, where: str
+) -> None:
+    provider, failing = trace.get_tracer_provider(), Failing(where)
+    assert isinstance(provider, TracerProvider)
+    provider.add_span_processor(failing)
+    try:
+        async with stage(tmp_path, calls={"transfer": TRANSFER}) as on:
+            on.script(Answer(201, {"id": "tr_1"}, effect=True), route=WRITE)
+            done = await on.write(idempotency_key="k-1")
+            assert (done["state"], on.count(WRITE)) == ("succeeded", 1)
+    finally:
+        failing.where = None
 
 
 async def test_a_refused_call_is_an_error_and_sends_nothing(

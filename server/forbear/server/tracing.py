@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from importlib import metadata
 from threading import Thread
@@ -102,14 +102,11 @@ def _request(permit: Permit, request: Outbound, stated: Request | None) -> Gener
     template = stated.path.text if stated is not None and stated.path is not None else None
     cause = cause_of(permit.operation_id)
     # It belongs to no call: those end, or are cancelled, while their operation goes on.
-    with _tracer.start_as_current_span(
+    span = _started(
         f"{'HTTP' if method == '_OTHER' else method}{f' {template}' if template else ''}",
-        Context(),
-        SpanKind.CLIENT,
-        links=() if cause is None else (Link(cause),),
-        record_exception=False,
-        set_status_on_exception=False,
-    ) as span:
+        () if cause is None else (Link(cause),),
+    )
+    with _ended(span), trace.use_span(span, record_exception=False, set_status_on_exception=False):
         if span.is_recording():
             span.set_attributes(_address(request) | {"http.request.method": method})
             if method == "_OTHER":
@@ -123,6 +120,27 @@ def _request(permit: Permit, request: Outbound, stated: Request | None) -> Gener
             yield traced
         finally:
             traced.lost()
+
+
+def _started(name: str, links: Sequence[Link]) -> Span:
+    """A span, or one that does nothing: what listens to spans may fail, and no request with it."""
+    try:
+        return _tracer.start_span(name, Context(), SpanKind.CLIENT, links=links)
+    except Exception:
+        _log.exception("a span could not be begun")
+        return trace.INVALID_SPAN
+
+
+@contextmanager
+def _ended(span: Span) -> Generator[None]:
+    """End a span at the end, whatever comes of that: the answer is still to be stored."""
+    try:
+        yield
+    finally:
+        try:
+            span.end()
+        except Exception:
+            _log.exception("a span could not be ended")
 
 
 def _address(request: Outbound) -> dict[str, str | int]:
