@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -124,6 +125,38 @@ async def test_what_is_over_when_the_tool_answers_is_no_task(tmp_path: Path) -> 
         on.script(Answer(201, {"id": "tr_1"}, effect=True), route=WRITE)
 
         answer = await begun(agent, "write_api", **PAYMENT)
+
+        assert isinstance(answer, CallToolResult)
+        assert (answer.structured_content or {})["state"] == "succeeded"
+
+
+class LateLook:
+    """A desk that is looked at only once what was asked for is over."""
+
+    def __init__(self, desk: Any) -> None:
+        self._desk = desk
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._desk, name)
+
+    async def operation_status(self, operation_id: str, **asked: Any) -> Any:
+        while True:
+            found = await self._desk.operation_status(operation_id, **asked)
+            if found.operation.final:
+                return found
+            await asyncio.sleep(0.01)
+
+
+async def test_what_ended_after_the_tool_answered_is_no_task_and_not_told_as_open(
+    tmp_path: Path,
+) -> None:
+    async with bank(tmp_path, TRANSFER) as on:
+        on.script(Answer(201, {"id": "tr_1"}, effect=True), route=WRITE)
+        late: Any = LateLook(on.app.desk)
+        server = build(late, version="0")
+        async with Client(server, mode=MODERN, extensions=[Tasks()]) as agent:
+            await agent.list_tools()
+            answer = await begun(agent, "write_api", **PAYMENT, wait_seconds=0)
 
         assert isinstance(answer, CallToolResult)
         assert (answer.structured_content or {})["state"] == "succeeded"

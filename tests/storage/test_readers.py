@@ -1,4 +1,4 @@
-"""Reads that somebody breaks off."""
+"""Reads that somebody breaks off, and reads that are not made."""
 
 from __future__ import annotations
 
@@ -9,10 +9,15 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy import event
 from tests.e2e.harness import stage
+from tests.storage.house import House
+from tests.support import FixedRandom, ManualClock
 
-pytestmark = [pytest.mark.anyio, pytest.mark.requirement("M05")]
+from forbear.storage.queries import Queries
+
+pytestmark = pytest.mark.requirement("M05")
 
 
+@pytest.mark.anyio
 async def test_a_read_that_is_broken_off_costs_no_connection(tmp_path: Path) -> None:
     lost: list[object] = []
 
@@ -34,3 +39,38 @@ async def test_a_read_that_is_broken_off_costs_no_connection(tmp_path: Path) -> 
             event.remove(sa.Pool, "invalidate", note)
 
     assert not lost
+
+
+def test_asking_again_reads_nothing_until_anything_was_committed(tmp_path: Path) -> None:
+    own = House(tmp_path, ManualClock(), FixedRandom(), "own_a")
+    other = House(tmp_path, own.clock, own.random, "own_b")
+    read = Queries(own.database.readers, own.database.log, own.database.version)
+    statements: list[str] = []
+    event.listen(
+        own.database.readers.sync_engine,
+        "before_cursor_execute",
+        lambda *told: statements.append(told[2]),
+    )
+    job, bystander = own.new("a").id, own.new("b").id
+
+    async def seen(one: str) -> tuple[int, int]:
+        """The revision that is read, twice, and how many statements that took."""
+        statements.clear()
+        first, again = await read.dossier(one), await read.dossier(one)
+        assert first is not None
+        assert first == again
+        return first.operation.revision, len(statements)
+
+    async def look() -> None:
+        revision, _ = await seen(job)
+        assert await seen(job) == (revision, 0)
+        for changing in (own, other):
+            await seen(bystander)
+            changing.sql("UPDATE operations SET revision = revision + 1 WHERE id = ?", job)
+            revision += 1
+            assert await seen(job) == (revision, 1)
+        await own.database.readers.dispose()
+
+    asyncio.run(look())
+    own.close()
+    other.close()

@@ -21,6 +21,8 @@ _UNSEEN = re.compile(
 )
 """Letters and marks that are not drawn (UAX 44: Default_Ignorable_Code_Point)."""
 
+_DOUBTFUL = re.compile("[^\t\r\n\x20-\x7e]")
+
 _ADDRESS = re.compile(r"""(?:\bhttps?:\\*/\\*/|(?<![^\s"'(,=<>])/)[^\s"'<>]*""", re.IGNORECASE)
 _LOGIN = re.compile(r"(?<=/)[^/]+@")
 
@@ -34,12 +36,10 @@ def spelled(text: str, write: Callable[[str], str]) -> str:
     """
     if text.isprintable() and not _UNSEEN.search(text):
         return text
-    return "".join(write(one) if _is_unsafe(one) else one for one in text)
+    return _DOUBTFUL.sub(lambda one: write(one[0]) if _is_unsafe(one[0]) else one[0], text)
 
 
 def _is_unsafe(character: str) -> bool:
-    if character in "\t\r\n":
-        return False
     unseen = unicodedata.category(character) in _CATEGORIES
     return unseen or _UNSEEN.match(character) is not None
 

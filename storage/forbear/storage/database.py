@@ -22,7 +22,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.pool import StaticPool
 
-from forbear.storage import encrypting, rekeying, schema
+from forbear.storage import encrypting, prefetching, rekeying, schema
 from forbear.storage.errors import StoreError, StoreTooNew, StoreUnavailable
 from forbear.storage.keyfiles import Name, Places
 from forbear.storage.sealing import EpochKey, Log
@@ -104,7 +104,7 @@ class Database:
             raise StoreUnavailable(f"{path}: {said(error)}{fix}") from error
         self.readers = self._reading_engine()
         unlock(self.readers.dialect, vault)
-        self._seen_version = self._data_version()
+        self._seen_version = self.version()
 
     def _writing_engine(self) -> Engine:
         engine = create_engine(
@@ -123,6 +123,7 @@ class Database:
             pool_size=2,
             max_overflow=0,
             skip_autocommit_rollback=True,  # nothing is ever begun
+            connect_args={"async_creator_fn": prefetching.connect},
         )
         event.listen(engine.sync_engine, "connect", _pragmas(_READER_PRAGMAS))
         return engine
@@ -173,16 +174,21 @@ class Database:
         Raises:
             StoreUnavailable: the file cannot be read.
         """
-        try:
-            version = self._data_version()
-        except sqlite3.Error as error:
-            raise StoreUnavailable(f"{self.path}: {error}") from error
+        version = self.version()
         changed = version != self._seen_version
         self._seen_version = version
         return changed
 
-    def _data_version(self) -> int:
-        return int(self._watch.execute("PRAGMA data_version").fetchone()[0])
+    def version(self) -> int:
+        """A number that differs after any commit, of this process too; a few microseconds.
+
+        Raises:
+            StoreUnavailable: the file cannot be read.
+        """
+        try:
+            return int(self._watch.execute("PRAGMA data_version").fetchone()[0])
+        except sqlite3.Error as error:
+            raise StoreUnavailable(f"{self.path}: {error}") from error
 
     async def close(self) -> None:
         """Close all connections; the last one out checkpoints, under the lock."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,6 +43,9 @@ _OPEN = cases.c.closed_at.is_(None)
 _SEARCHED = ("id", "label", "purpose", "action", "key", "provider_job")
 _PAGE = 500
 """Operations that are read at a time."""
+
+_REMEMBERED = 100
+"""Operations whose dossiers are kept at the most."""
 
 _DIGITS = 18
 """Digits of a number that a column surely holds; no longer one is the number of anything."""
@@ -97,6 +100,7 @@ class Dossier:
     tasks: tuple[str, ...]
 
 
+_CASE_COLUMNS = tuple((column.name, f"case_{column.name}") for column in cases.c)
 _DOSSIER = (
     sa.select(
         operations,
@@ -106,6 +110,7 @@ _DOSSIER = (
     .select_from(operations)
     .join(cases, sa.and_(cases.c.operation_id == operations.c.id, _OPEN), isouter=True)
     .join(tasks, tasks.c.operation_id == operations.c.id, isouter=True)
+    .where(operations.c.id == sa.bindparam("operation"))
     .order_by(tasks.c.task)
 )
 """One statement, since each costs a reader several hops between threads."""
@@ -118,9 +123,14 @@ class Queries(Readers):
     key is gone says so (`AuditEvent.unreadable`).
     """
 
-    def __init__(self, readers: AsyncEngine, log: Log) -> None:
+    def __init__(
+        self, readers: AsyncEngine, log: Log, version: Callable[[], int | None] = lambda: None
+    ) -> None:
+        """`version` differs after any commit to the store; None where that cannot be asked."""
         super().__init__(readers)
         self._log = log
+        self._version = version
+        self._known: tuple[int | None, dict[str, Dossier]] = None, {}
 
     async def operation(self, operation_id: str) -> Operation | None:
         found = await self._rows(sa.select(operations).where(operations.c.id == operation_id))
@@ -246,16 +256,29 @@ class Queries(Readers):
         return tuple(row["task"] for row in await self._rows(query.order_by(tasks.c.task)))
 
     async def dossier(self, operation_id: str) -> Dossier | None:
-        """An operation and what stands beside it, as of one moment."""
-        found = await self._rows(_DOSSIER.where(operations.c.id == operation_id))
+        """An operation and what stands beside it, as of one moment.
+
+        Who asks again and again is answered from memory, as long as nothing at all was committed.
+        """
+        version = self._version()
+        if version is None or version != self._known[0]:
+            self._known = version, {}
+        _, known = self._known
+        if operation_id in known:
+            return known[operation_id]
+        found = await self._rows(_DOSSIER, operation=operation_id)
         if not found:
             return None
         first = found[0]
         case = None
         if first["case_id"] is not None:
-            case = rows.case({column.name: first[f"case_{column.name}"] for column in cases.c})
+            case = rows.case({name: first[shown] for name, shown in _CASE_COLUMNS})
         named = tuple(row["task"] for row in found if row["task"] not in (None, NO_TASK))
-        return Dossier(rows.operation(first), case, named)
+        # What was read may be newer than `version`, never older: then the next one reads again.
+        if len(known) >= _REMEMBERED:
+            known.clear()
+        known[operation_id] = Dossier(rows.operation(first), case, named)
+        return known[operation_id]
 
     async def children(self, operation_id: str, kind: Kind | None = None) -> list[Operation]:
         query = sa.select(operations).where(operations.c.parent_id == operation_id)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from typing import Any
 
 import sqlalchemy as sa
@@ -28,18 +29,22 @@ class Readers:
         """Wait for the reads under way, whose connections the end of the store needs back."""
         await asyncio.gather(*self._under_way, return_exceptions=True)
 
-    async def _rows(self, query: sa.Select[*tuple[Any, ...]]) -> list[sa.RowMapping]:
+    async def _rows(
+        self, query: sa.Select[*tuple[Any, ...]], **values: object
+    ) -> list[sa.RowMapping]:
         """A caller that is cancelled leaves its read to end by itself: one that is broken off would
         cost the pool its connection.
         """
-        reading = asyncio.create_task(self._read(query))
+        reading = asyncio.create_task(self._read(query, values))
         self._under_way.add(reading)
         reading.add_done_callback(self._under_way.discard)
         return await asyncio.shield(reading)
 
-    async def _read(self, query: sa.Select[*tuple[Any, ...]]) -> list[sa.RowMapping]:
+    async def _read(
+        self, query: sa.Select[*tuple[Any, ...]], values: Mapping[str, object]
+    ) -> list[sa.RowMapping]:
         try:
             async with self._readers.connect() as connection:
-                return list((await connection.execute(query)).mappings())
+                return list((await connection.execute(query, values)).mappings())
         except (DBAPIError, NoReader) as error:
             raise StoreUnavailable(f"the store cannot be read: {said(error)}") from error

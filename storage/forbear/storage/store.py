@@ -57,7 +57,7 @@ class Store:
         self._database = Database(self.path, places or Places(home / "keys"))
         self.ledger = Ledger(clock, random, self.liveness, task_limits)
         self.brakes = Brakes(clock)
-        self.read = Queries(self._database.readers, self._database.log)
+        self.read = Queries(self._database.readers, self._database.log, self._database.version)
         self.figures = Figures(self._database.readers)
         self._writer = Writer(self._database)
         self._counted: Counter[str] = Counter()

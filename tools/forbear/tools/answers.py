@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from functools import cache
 from typing import Annotated, Any
 
 from mcp.types import CallToolResult, TextContent
@@ -268,6 +269,7 @@ def compact(value: Mapping[str, Any]) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
+@cache
 def operation_schema() -> Data:
     """The JSON Schema of the full record."""
     return Operation.model_json_schema(mode="serialization")

@@ -6,6 +6,7 @@ Nothing here sends, and no answer of a client decides. Everything works without 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from mcp.types import CallToolResult
@@ -35,14 +36,21 @@ class OperationTasks:
     def __init__(self, lookups: LookupsOf) -> None:
         self._lookups = lookups
 
-    async def begun(self, ctx: Context, tool: str, result: CallToolResult) -> Data | None:
+    async def begun(self, ctx: Context, tool: str, result: CallToolResult) -> Data | CallToolResult:
         """The record's task, unless the operation is over: then the record says it all."""
-        operation_id = (result.structured_content or {}).get("operation_id")
+        answer = result.structured_content or {}
+        operation_id = answer.get("operation_id")
         if tool not in CREATING or not isinstance(operation_id, str):
-            return None
+            return result
         # The tool answered from the store, so the operation is durable.
         record = await self._lookups(ctx).record(operation_id)
-        return None if record.operation.final else _base(record)
+        operation = record.operation
+        if not operation.final:
+            return _base(record)
+        if answer.get("state") == operation.state:
+            return result
+        # It ended since the tool answered, and nobody would ask again for what is no task.
+        return in_result(short(replace(record, joined=answer.get("joined") is True)))
 
     async def whole(self, ctx: Context, task_id: str) -> Data:
         return whole(await self._lookups(ctx).record(task_id), ctx)

@@ -36,8 +36,8 @@ class TaskBook(Protocol):
     client's.
     """
 
-    async def begun(self, ctx: Context, tool: str, result: CallToolResult) -> Data | None:
-        """The task that a call began and that is durable by now; None if its result stands."""
+    async def begun(self, ctx: Context, tool: str, result: CallToolResult) -> Data | CallToolResult:
+        """The task that a call began and that is durable by now, or the result where none is."""
         ...
 
     async def whole(self, ctx: Context, task_id: str) -> Data:
@@ -94,8 +94,8 @@ class Tasks(Extension):
         result = await call_next(ctx)
         if not declared(ctx) or not isinstance(result, CallToolResult) or result.is_error:
             return result
-        task = await self._book.begun(ctx, params.name, result)
-        return result if task is None else {"resultType": "task", **task}
+        begun = await self._book.begun(ctx, params.name, result)
+        return begun if isinstance(begun, CallToolResult) else {"resultType": "task", **begun}
 
     async def _get(self, ctx: Context, params: TaskParams) -> HandlerResult:
         _admit(ctx, params)

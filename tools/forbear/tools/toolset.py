@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Generic, TypeVar
 
 from mcp.types import Tool, ToolAnnotations
@@ -53,7 +54,7 @@ class AgentTool(Generic[_Model]):
             name=self.name,
             title=self.title,
             description=self.description,
-            input_schema=_slim(self.arguments.model_json_schema()),
+            input_schema=_input_schema(self.arguments),
             output_schema=self.output,
             annotations=ToolAnnotations(
                 read_only_hint=self.read_only,
@@ -62,6 +63,13 @@ class AgentTool(Generic[_Model]):
                 open_world_hint=self.open_world,
             ),
         )
+
+
+@cache
+def _input_schema(arguments: type[given.Arguments]) -> Data:
+    """Made once: a process may serve over many surfaces, and none changes it."""
+    slim: Data = _slim(arguments.model_json_schema())
+    return slim
 
 
 async def _list_actions(call: Invocation, passed: given.ListActions) -> Data | Refusal:
