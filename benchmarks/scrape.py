@@ -1,38 +1,23 @@
 """How long one scrape of /metrics takes on a store with many operations.
 
-    python benchmarks/scrape.py [--ended 100000] [--live 1000]
-
-Prints the milliseconds of a scrape, median and worst of ten.
 The operations are copies of real ones, each with its attempts.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import sqlite3
 import statistics
-import sys
 import tempfile
 import time
 from contextlib import closing
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [
-    str(ROOT / layer) for layer in ("rules", "storage", "tools", "server", "benchmarks")
-]
-
-from ledger import CONTRACT, polls  # noqa: E402
-
-from forbear.rules.contract import Contract  # noqa: E402
-from forbear.rules.contract_file import parse  # noqa: E402
-from forbear.server.app import running  # noqa: E402
-from forbear.server.clock import SystemRandom  # noqa: E402
-from forbear.server.config import Settings  # noqa: E402
-from forbear.server.console import meters  # noqa: E402
-from forbear.storage.transitions import Holding  # noqa: E402
-from forbear.tools.drafts import Drafter  # noqa: E402
+from benchmarks.tables import Table
+from benchmarks.units import holding, submitted
+from forbear.server.app import running
+from forbear.server.config import Settings
+from forbear.server.console import meters
 
 
 def _copy(file: Path, model: int, count: int, *, live: bool) -> None:
@@ -59,16 +44,14 @@ def _copy(file: Path, model: int, count: int, *, live: bool) -> None:
             )
 
 
-async def measure(ended: int, live: int) -> str:
-    contract = parse(CONTRACT, "bench.toml")
-    assert isinstance(contract, Contract), contract
-    holding = Holding(contract, contract.jobs["export"], "fingerprint")
-    with tempfile.TemporaryDirectory() as folder:
+async def measure(ended: int, live: int) -> dict[str, float | int]:
+    with tempfile.TemporaryDirectory(prefix="forbear-bench-") as folder:
         home = Path(folder)
         async with running(Settings(home=home), role="console", worker=False) as app:
             app.store.liveness.claim()
-            drafter = Drafter(app.store.key, SystemRandom(), "bench")
-            await polls(app.store, holding, drafter, 1, 5)
+            job = await submitted(app.store, holding(), 1)
+            for poll in range(5):
+                await job.request("done" if poll == 4 else "running")
         _copy(home / "forbear.db", 1, ended, live=False)
         _copy(home / "forbear.db", 1, live, live=True)
         size = (home / "forbear.db").stat().st_size / 1e6
@@ -78,19 +61,16 @@ async def measure(ended: int, live: int) -> str:
                 started = time.perf_counter()
                 meters.exposition(await meters.meters(app))
                 took.append((time.perf_counter() - started) * 1_000)
-    return (
-        f"{ended} operations over, {live} live, {size:.0f} MB: "
-        f"a scrape {statistics.median(took):.1f} ms, worst {max(took):.1f} ms"
-    )
+    return {
+        "operations over": ended,
+        "live": live,
+        "MB": size,
+        "median ms": statistics.median(took),
+        "worst ms": max(took),
+    }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--ended", type=int, default=100_000)
-    parser.add_argument("--live", type=int, default=1_000)
-    given = parser.parse_args()
-    print(asyncio.run(measure(given.ended, given.live)))
-
-
-if __name__ == "__main__":
-    main()
+def table(quick: bool) -> Table:
+    sizes = (1_000, 10_000) if quick else (1_000, 10_000, 100_000)
+    rows = [asyncio.run(measure(size, size // 100)) for size in sizes]
+    return Table("scrape", "one scrape of /metrics", rows)
