@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
+import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from itertools import count
 from pathlib import Path
 from typing import Any, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy import Connection
+from tests import stores
 from tests.support import FixedRandom, ManualClock
 
 from forbear.rules import signals
@@ -28,8 +30,10 @@ from forbear.storage import audit, rows, verifying
 from forbear.storage.accepting import Accepted, Draft
 from forbear.storage.database import Database
 from forbear.storage.deciding import Decided
+from forbear.storage.keyfiles import Places
 from forbear.storage.ledger import Ledger
 from forbear.storage.liveness import Liveness
+from forbear.storage.postgres import Postgres
 from forbear.storage.reserving import Reserved
 from forbear.storage.schema import attempts, cases, events, operations
 from forbear.storage.tokens import TokenReserved
@@ -176,6 +180,22 @@ def reply(said: Said, at: int) -> Reply:
 # --- the house ------------------------------------------------------------------------------
 
 
+class Served:
+    """A database on a server, as a `Database` is used here."""
+
+    def __init__(self, url: str, home: Path, clock: ManualClock) -> None:
+        opened = Postgres(url, Places(home / "keys"), clock, own_time=True)
+        self.path = url
+        self.log = opened.log
+        self.readers = opened.readers
+        self.units = opened.writers.sync_engine
+        """Transactions."""
+        self.writer = opened.readers.execution_options(audit=opened.log).sync_engine
+        """Statements, each by itself."""
+        self.close = opened.close
+        self.forget_deleted = opened.forget_deleted
+
+
 class House:
     """One process on one store. `neighbour` is another process on the same store."""
 
@@ -191,7 +211,8 @@ class House:
         self.home = home
         self.clock = clock
         self.random = random
-        self.database = Database(home / "forbear.db")
+        url = stores.url_of(home)
+        self.database = Database(home / "forbear.db") if url is None else Served(url, home, clock)
         self.liveness = Liveness(home / "run", owner)
         if claimed:
             self.liveness.claim()
@@ -199,7 +220,7 @@ class House:
 
     def close(self) -> None:
         """Leave as a process that was told to."""
-        asyncio.run(self.database.close())
+        stores.finished(self.database.close())
         self.liveness.release()
 
     @contextmanager
@@ -213,6 +234,9 @@ class House:
     # --- transactions -----------------------------------------------------------------------
 
     def write(self, unit: Callable[[Connection], T]) -> T:
+        if isinstance(self.database, Served):
+            with self.database.units.begin() as connection:
+                return unit(connection)
         with self.database.lock.held(), self.database.writer.connect() as connection:
             connection.exec_driver_sql("BEGIN IMMEDIATE")
             try:
@@ -225,6 +249,15 @@ class House:
 
     def sql(self, statement: str, *parameters: object) -> list[tuple[Any, ...]]:
         """One statement, by itself."""
+        if isinstance(self.database, Served):
+            number = count(1)
+            if statement.startswith(("DROP", "ALTER", "CREATE")):
+                stores.change(self.home)
+            # A trigger belongs to its table, and is not found by its name alone.
+            dropped = re.fullmatch(r"DROP TRIGGER (\w+)", statement)
+            if dropped is not None:
+                statement = f"DROP FUNCTION {dropped[1]} CASCADE"
+            statement = re.sub(r"\?", lambda _: f"${next(number)}", statement)
         with self.database.writer.connect() as connection:
             found = connection.exec_driver_sql(statement, parameters)
             return [tuple(row) for row in found] if found.returns_rows else []
@@ -434,9 +467,11 @@ class Quarter:
         template = self.folder / "template"
         if not template.exists():
             House(template, ManualClock(), FixedRandom()).close()
+        stores.drop(self.folder / f"home-{self._made}")
         self._made += 1
         home = self.folder / f"home-{self._made}"
         shutil.copytree(template, home, ignore=shutil.ignore_patterns("run", "*.lock"))
+        stores.copy(template, home)
         return House(home, ManualClock(), FixedRandom())
 
 

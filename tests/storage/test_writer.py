@@ -14,7 +14,7 @@ from sqlalchemy.exc import IntegrityError
 
 from forbear.storage.database import Database
 from forbear.storage.errors import StoreUnavailable
-from forbear.storage.writer import BATCH, Writer
+from forbear.storage.writer import BATCH, FileWriter
 
 pytestmark = pytest.mark.anyio
 
@@ -33,7 +33,7 @@ class Bench:
             raw = connection.connection.driver_connection
             assert raw is not None
             raw.set_trace_callback(self.statements.append)
-        self.writer = Writer(self.database)
+        self.writer = FileWriter(self.database)
 
     def commits(self) -> int:
         return self.statements.count("COMMIT")

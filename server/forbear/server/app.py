@@ -58,7 +58,7 @@ def program_version() -> str:
 def open_store(
     settings: Settings, clock: Clock | None = None, random: Random | None = None
 ) -> Store:
-    """The store of a home, made if it is not there.
+    """The store of a home, made if it is not there. A `clock` that is given rules.
 
     Raises:
         StoreUnavailable, StoreTooNew
@@ -67,8 +67,10 @@ def open_store(
         settings.home,
         clock or SystemClock(),
         random or SystemRandom(),
+        url=settings.database,
         task_limits=settings.task,
         places=places(settings),
+        own_time=clock is not None,
     )
 
 
@@ -96,8 +98,9 @@ async def running(
 async def _running(
     settings: Settings, role: str, worker: bool, clock: Clock | None, random: Random | None
 ) -> AsyncIterator[App]:
-    clock, random = clock or SystemClock(), random or SystemRandom()
+    random = random or SystemRandom()
     store = open_store(settings, clock, random)
+    clock = store.clock
     try:
         if role in ("serve", "worker"):
             operator.learn(settings, store.key)

@@ -48,6 +48,8 @@ class Settings:
     """`host:port` of the web console."""
     console_url: str = f"http://{DEFAULT_CONSOLE}"
     """The public address used in links."""
+    database: str | None = field(default=None, repr=False)
+    """The address of a PostgreSQL database; None: the store is a file in the home."""
     operator_token: str | None = field(default=None, repr=False)
     log: str = "WARNING"
     task: TaskLimits = USUAL
@@ -90,7 +92,6 @@ class Settings:
                 raise BadSettings(f"{home / 'config.toml'}: {name} must be a string")
             return value
 
-        _check_database(setting("database_url"))
         console = setting("console") or DEFAULT_CONSOLE
         try:
             host_and_port(console)
@@ -98,6 +99,7 @@ class Settings:
             raise BadSettings(f"FORBEAR_CONSOLE: {error}") from error
         return Settings(
             home=home.absolute(),
+            database=_database(setting("database_url")),
             console=console,
             console_url=(setting("console_url") or f"http://{console}").rstrip("/"),
             operator_token=setting("operator_token"),
@@ -193,12 +195,13 @@ def _tables(file: Mapping[str, Any], environment: Mapping[str, str], path: Path)
         raise BadSettings(f"{path}: {error}") from error
 
 
-def _check_database(url: str | None) -> None:
-    if url is not None:
+def _database(url: str | None) -> str | None:
+    if url is not None and not url.startswith(("postgresql://", "postgres://")):
         raise BadSettings(
-            "FORBEAR_DATABASE_URL: this version keeps its store in SQLite in FORBEAR_HOME; "
-            "unset it, or set FORBEAR_HOME to another folder"
+            "FORBEAR_DATABASE_URL: write postgresql://user@host/database; "
+            "unset it, and the store is a file in FORBEAR_HOME"
         )
+    return url
 
 
 def _level(name: str | None) -> str:

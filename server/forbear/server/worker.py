@@ -187,7 +187,7 @@ class Worker:
             for process in await self._store.read.processes()
             if process.role == "worker"
             and now - process.seen_at < 3 * HEARTBEAT * 1_000
-            and self._store.liveness.alive(process.owner)
+            and self._store.liveness.answers(process.owner, now - process.seen_at)
             for binding in process.bindings
         )
 

@@ -16,6 +16,7 @@ import sqlalchemy as sa
 from sqlalchemy import Connection, RowMapping
 
 from forbear.rules.model import AuditEvent
+from forbear.storage.dialects import parsed
 from forbear.storage.errors import LogUnreadable, StoreUnavailable
 from forbear.storage.keyfiles import Name
 from forbear.storage.schema import audit_epochs, audit_logs, checkpoints, events
@@ -273,7 +274,7 @@ def last_checkpoint(connection: Connection) -> Checkpoint | None:
 
 TOLD = sa.select(events, audit_epochs.c.wrapped_key).outerjoin(
     audit_epochs,
-    audit_epochs.c.number == sa.type_coerce(events.c.header, sa.JSON)["epoch"].as_integer(),
+    audit_epochs.c.number == parsed(events.c.header)["epoch"].as_integer(),
 )
 """Rows with the key that each is sealed with, as `event` needs them."""
 

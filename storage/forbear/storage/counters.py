@@ -1,4 +1,4 @@
-"""Triggers that count what happens, of which SQLite knows by the rows themselves.
+"""Triggers that count what happens, as the rows themselves tell it.
 
 They count in the transaction that makes the change, on whatever path it comes, and
 retention takes nothing of them: a figure for monitoring never falls. What they mean is told by
@@ -9,18 +9,11 @@ from __future__ import annotations
 
 from forbear.rules.model import FINAL, State
 from forbear.storage.tallies import DECISION_BOUNDS, Tally
+from forbear.storage.triggers import POSTGRESQL, SQLITE, Spelling
 
 _FINAL = ", ".join(f"'{state}'" for state in State if state in FINAL)
 
 _DAY = 86_400_000
-
-
-def _count(tally: Tally, at: str, *labels: str, value: str = "1") -> str:
-    return (
-        "INSERT INTO tallies (day, name, labels, value) "
-        f"VALUES ({at} / {_DAY}, '{tally}', json_array({', '.join(labels)}), {value}) "
-        "ON CONFLICT (day, name, labels) DO UPDATE SET value = value + excluded.value; "
-    )
 
 
 _STATUS = (
@@ -28,49 +21,85 @@ _STATUS = (
     "WHEN NEW.status IN (429, 503) THEN CAST(NEW.status AS TEXT) "
     "ELSE (NEW.status / 100) || 'xx' END"
 )
-_TOOK = "max(0, NEW.closed_at - NEW.opened_at)"
-_BOUND = (
-    "CASE "
-    + " ".join(f"WHEN {_TOOK} <= {bound * 1_000} THEN '{bound}'" for bound in DECISION_BOUNDS)
-    + " ELSE '+Inf' END"
-)
 _PROVIDER = "(SELECT provider FROM operations WHERE id = NEW.operation_id)"
 
-COUNTERS_SQLITE = (
-    "CREATE TRIGGER accepted_is_counted AFTER INSERT ON operations BEGIN "
-    + _count(Tally.ACCEPTED, "NEW.created_at", "NEW.provider", "NEW.kind")
-    + "END",
-    "CREATE TRIGGER ended_is_counted AFTER UPDATE OF state ON operations "
-    f"WHEN NEW.state IN ({_FINAL}) AND OLD.state NOT IN ({_FINAL}) BEGIN "
-    + _count(Tally.ENDED, "NEW.updated_at", "NEW.provider", "NEW.state")
-    + "END",
-    "CREATE TRIGGER wait_is_counted AFTER UPDATE OF delay_source ON operations "
-    "WHEN NEW.delay_source IS NOT NULL AND NEW.lease_owner IS NULL "
-    "AND NEW.next_at IS NOT NULL AND NEW.next_at IS NOT OLD.next_at BEGIN "
-    + _count(Tally.WAITS, "NEW.updated_at", "NEW.delay_source")
-    + _count(
-        Tally.WAIT_MS,
-        "NEW.updated_at",
-        "NEW.delay_source",
-        value="max(0, NEW.next_at - NEW.updated_at)",
+
+def _counters(spelled: Spelling) -> tuple[str, ...]:
+    def count(tally: Tally, at: str, *labels: str, value: str = "1") -> str:
+        return (
+            "INSERT INTO tallies (day, name, labels, value) "
+            f"VALUES ({at} / {_DAY}, '{tally}', {spelled.array(labels)}, {value}) "
+            "ON CONFLICT (day, name, labels) DO UPDATE "
+            f"SET value = {spelled.grown} + excluded.value; "
+        )
+
+    took = f"{spelled.most}(0, NEW.closed_at - NEW.opened_at)"
+    bounds = " ".join(f"WHEN {took} <= {bound * 1_000} THEN '{bound}'" for bound in DECISION_BOUNDS)
+    bound = f"CASE {bounds} ELSE '+Inf' END"
+    closes = "NEW.closed_at IS NOT NULL AND OLD.closed_at IS NULL"
+    counters = (
+        (
+            "accepted_is_counted",
+            "INSERT",
+            "operations",
+            "",
+            count(Tally.ACCEPTED, "NEW.created_at", "NEW.provider", "NEW.kind"),
+        ),
+        (
+            "ended_is_counted",
+            "UPDATE OF state",
+            "operations",
+            f"NEW.state IN ({_FINAL}) AND OLD.state NOT IN ({_FINAL})",
+            count(Tally.ENDED, "NEW.updated_at", "NEW.provider", "NEW.state"),
+        ),
+        (
+            "wait_is_counted",
+            "UPDATE OF delay_source",
+            "operations",
+            "NEW.delay_source IS NOT NULL AND NEW.lease_owner IS NULL "
+            f"AND NEW.next_at IS NOT NULL AND NEW.next_at {spelled.differs} OLD.next_at",
+            count(Tally.WAITS, "NEW.updated_at", "NEW.delay_source")
+            + count(
+                Tally.WAIT_MS,
+                "NEW.updated_at",
+                "NEW.delay_source",
+                value=f"{spelled.most}(0, NEW.next_at - NEW.updated_at)",
+            ),
+        ),
+        (
+            "request_is_counted",
+            "UPDATE OF closed_at",
+            "attempts",
+            closes,
+            count(Tally.REQUESTS, "NEW.closed_at", _PROVIDER, "NEW.outcome", _STATUS),
+        ),
+        (
+            "token_request_is_counted",
+            "UPDATE OF closed_at",
+            "token_requests",
+            closes,
+            count(Tally.TOKEN_REQUESTS, "NEW.closed_at", "NEW.provider", "NEW.outcome", _STATUS),
+        ),
+        (
+            "case_is_counted",
+            "INSERT",
+            "cases",
+            "",
+            count(Tally.CASES, "NEW.opened_at", "NEW.reason"),
+        ),
+        (
+            "decision_is_counted",
+            "UPDATE OF decision",
+            "cases",
+            "NEW.decision IS NOT NULL AND OLD.decision IS NULL",
+            count(Tally.DECISIONS, "NEW.closed_at", "NEW.reason")
+            + count(Tally.DECISION_TIMES, "NEW.closed_at", bound)
+            + count(Tally.DECISION_MS, "NEW.closed_at", value=took),
+        ),
     )
-    + "END",
-    "CREATE TRIGGER request_is_counted AFTER UPDATE OF closed_at ON attempts "
-    "WHEN NEW.closed_at IS NOT NULL AND OLD.closed_at IS NULL BEGIN "
-    + _count(Tally.REQUESTS, "NEW.closed_at", _PROVIDER, "NEW.outcome", _STATUS)
-    + "END",
-    "CREATE TRIGGER token_request_is_counted AFTER UPDATE OF closed_at ON token_requests "
-    "WHEN NEW.closed_at IS NOT NULL AND OLD.closed_at IS NULL BEGIN "
-    + _count(Tally.TOKEN_REQUESTS, "NEW.closed_at", "NEW.provider", "NEW.outcome", _STATUS)
-    + "END",
-    "CREATE TRIGGER case_is_counted AFTER INSERT ON cases BEGIN "
-    + _count(Tally.CASES, "NEW.opened_at", "NEW.reason")
-    + "END",
-    "CREATE TRIGGER decision_is_counted AFTER UPDATE OF decision ON cases "
-    "WHEN NEW.decision IS NOT NULL AND OLD.decision IS NULL BEGIN "
-    + _count(Tally.DECISIONS, "NEW.closed_at", "NEW.reason")
-    + _count(Tally.DECISION_TIMES, "NEW.closed_at", _BOUND)
-    + _count(Tally.DECISION_MS, "NEW.closed_at", value=_TOOK)
-    + "END",
-)
+    return tuple(statement for counter in counters for statement in spelled.counting(*counter))
+
+
+COUNTERS_SQLITE = _counters(SQLITE)
+COUNTERS_POSTGRESQL = _counters(POSTGRESQL)
 """Counters of what rows tell; what no row tells is counted by `tallies.add`."""

@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 
 from alembic.util import CommandError
-from sqlalchemy import Connection, Engine, create_engine, event
+from sqlalchemy import Connection, Engine, create_engine, event, inspect
 from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
@@ -226,21 +226,13 @@ def said(error: BaseException) -> str:
     return str(error.orig if isinstance(error, DBAPIError) else error)
 
 
-def sqlite_version() -> str:
-    """The version of the SQLite library that this process uses."""
-    return sqlite3.sqlite_version
-
-
 def stored_generation(connection: Connection) -> str | None:
-    """The migration the file is at, or None for an empty file.
+    """The migration a store is at, or None for an empty one.
 
     Raises:
         StoreTooNew: a generation that this program does not know.
     """
-    found = connection.exec_driver_sql(
-        "SELECT name FROM sqlite_master WHERE name = 'alembic_version'"
-    ).first()
-    if found is None:
+    if not inspect(connection).has_table("alembic_version"):
         return None
     row = connection.exec_driver_sql("SELECT version_num FROM alembic_version").first()
     generation = None if row is None else str(row[0])

@@ -10,6 +10,7 @@ import sqlalchemy as sa
 from sqlalchemy import Connection
 from sqlalchemy.exc import OperationalError
 
+from forbear.storage.dialects import whole
 from forbear.storage.schema import data_keys, metadata
 from forbear.storage.sealing import EpochKey, Log, new_epoch_key
 from forbear.storage.vault import Sealed, SealedJSON, Vault, unlock
@@ -36,14 +37,19 @@ _CLEAN, _WRITTEN_PLAIN = 0, 1
 
 
 def _encrypt(connection: Connection, log: Log) -> None:
+    with whole(connection):
+        key = make_first_key(connection, log)
+        unlock(connection.dialect, Vault(lambda: {1: key}))
+        if sum(_sealed(connection, table) for table in metadata.sorted_tables):
+            connection.exec_driver_sql(f"PRAGMA user_version={_WRITTEN_PLAIN}")
+
+
+def make_first_key(connection: Connection, log: Log) -> EpochKey:
+    """The key that columns are sealed with from the beginning, in a store that has none."""
     made = new_epoch_key()
-    wrapped, key = log.wrapped(made), EpochKey(made)
-    unlock(connection.dialect, Vault(lambda: {1: key}))
-    connection.exec_driver_sql("BEGIN IMMEDIATE")
-    connection.execute(sa.insert(data_keys), {"number": 1, "wrapped_key": wrapped})
-    if sum(_sealed(connection, table) for table in metadata.sorted_tables):
-        connection.exec_driver_sql(f"PRAGMA user_version={_WRITTEN_PLAIN}")
-    connection.exec_driver_sql("COMMIT")
+    first = {"number": 1, "wrapped_key": log.wrapped(made)}
+    connection.execute(sa.insert(data_keys), first)
+    return EpochKey(made)
 
 
 def _sealed(connection: Connection, table: sa.Table) -> int:

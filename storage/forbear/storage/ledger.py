@@ -169,7 +169,9 @@ class Ledger:
             token=token,
         ):
             case admission.Hold() as hold:
-                if not roster.left_to_others(connection, op, hold.waiting_for, self._liveness):
+                if not roster.left_to_others(
+                    connection, op, hold.waiting_for, self._liveness, now.wall
+                ):
                     self._hold(connection, op, hold, now.wall)
                 return False
             case Verdict() as verdict:
@@ -383,7 +385,7 @@ class Ledger:
             return True
         if op.next_at is None or now - op.next_at < STRANDED_AFTER:
             return False
-        if roster.holds(connection, op.binding, self._liveness):
+        if roster.holds(connection, op.binding, self._liveness, now):
             return False
         reason = stop(Reason.CONTRACT_CHANGED)
         self._apply(connection, op, reason, audit.Code.STRANDED, now, holding)

@@ -16,6 +16,7 @@ from sqlalchemy import Connection
 
 from forbear.rules import sameness
 from forbear.storage import audit, rows
+from forbear.storage.dialects import overwrite_what_is_deleted, parsed
 from forbear.storage.schema import (
     LIVE,
     attempts,
@@ -72,10 +73,10 @@ def plan(
     connection: Connection, before: int, now: int, windows: Windows, last: int | None = None
 ) -> Plan:
     """What can be deleted of what is older than `before`; nothing after the row `last`."""
-    header = sa.type_coerce(events.c.header, sa.JSON)
+    header = parsed(events.c.header)
     # A header has only the minute.
     young = sa.select(sa.func.min(events.c.sequence)).where(
-        header["at"].as_integer() > before - MINUTE
+        sa.cast(header["at"].as_string(), sa.BigInteger) > before - MINUTE
     )
     end = connection.execute(young).scalar()
     if end is None:
@@ -127,7 +128,7 @@ def _held(connection: Connection, end: int, now: int, windows: Windows) -> Held 
         sa.select(operations, first, _OUT.label("out"), _ASKED.label("asked"))
         .join(events, events.c.operation_id == operations.c.id)
         .where(events.c.sequence < end, sa.or_(sa.text(LIVE), young, _OUT, _ASKED))
-        .group_by(operations.c.id)
+        .group_by(operations.c.number)
         .order_by(first)
     )
     with connection.execute(query) as found:
@@ -187,7 +188,7 @@ def prune(
     row = audit.append(connection, None, now, code, told, start=found.start)
     pruned = {"sequence": end, "hash": found.start.hash, "row": row}
     connection.execute(sa.insert(prunings), pruned)
-    connection.exec_driver_sql("PRAGMA secure_delete=ON")
+    overwrite_what_is_deleted(connection)
     connection.execute(sa.delete(events).where(events.c.sequence <= end))
     # Those that name a key stay: they are how a reader knows whose signature counts.
     gone = sa.and_(checkpoints.c.sequence < end, checkpoints.c.next_key.is_(None))

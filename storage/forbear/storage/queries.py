@@ -13,6 +13,7 @@ from forbear.rules.model import Attempt, AuditEvent, Case, Kind, Operation
 from forbear.rules.paging import Progress
 from forbear.rules.ports import Outbound
 from forbear.storage import audit, retention, rows
+from forbear.storage.dialects import parsed
 from forbear.storage.intents import outbound
 from forbear.storage.readers import Readers
 from forbear.storage.retention import Term
@@ -323,7 +324,7 @@ class Queries(Readers):
         limit: int = 100,
     ) -> list[AuditEvent]:
         """The newest events of the whole log that are asked for, in their order."""
-        header = sa.type_coerce(events.c.header, sa.JSON)
+        header = parsed(events.c.header)
         query = audit.TOLD
         if operation_id is not None:
             query = query.where(events.c.operation_id == operation_id)
@@ -331,7 +332,7 @@ class Queries(Readers):
             query = query.where(header["code"].as_string() == code)
         if since is not None:
             # A header has only the minute.
-            query = query.where(header["at"].as_integer() > since - MINUTE)
+            query = query.where(sa.cast(header["at"].as_string(), sa.BigInteger) > since - MINUTE)
         found = await self._rows(query.order_by(events.c.sequence.desc()).limit(limit))
         told = self._told(reversed(found))
         return [one for one in told if since is None or one.at >= since]

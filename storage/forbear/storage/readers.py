@@ -14,6 +14,11 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from forbear.storage.database import said
 from forbear.storage.errors import StoreUnavailable
 
+_ENGINES: Mapping[str, tuple[str, sa.ColumnElement[str]]] = {
+    "sqlite": ("SQLite", sa.func.sqlite_version()),
+    "postgresql": ("PostgreSQL", sa.func.current_setting("server_version")),
+}
+
 
 class Readers:
     """Reads of one store. Every answer is a committed state; two answers may be of two moments.
@@ -29,6 +34,12 @@ class Readers:
         """Wait for the reads under way, whose connections the end of the store needs back."""
         await asyncio.gather(*self._under_way, return_exceptions=True)
 
+    async def engine(self) -> tuple[str, str]:
+        """The name of the database and its version."""
+        name, version = _ENGINES[self._readers.dialect.name]
+        [row] = await self._rows(sa.select(version.label("version")))
+        return name, row["version"]
+
     async def _rows(
         self, query: sa.Select[*tuple[Any, ...]], **values: object
     ) -> list[sa.RowMapping]:
@@ -43,8 +54,14 @@ class Readers:
     async def _read(
         self, query: sa.Select[*tuple[Any, ...]], values: Mapping[str, object]
     ) -> list[sa.RowMapping]:
-        try:
-            async with self._readers.connect() as connection:
-                return list((await connection.execute(query, values)).mappings())
-        except (DBAPIError, NoReader) as error:
-            raise StoreUnavailable(f"the store cannot be read: {said(error)}") from error
+        fresh = False
+        while True:
+            try:
+                async with self._readers.connect() as connection:
+                    return list((await connection.execute(query, values)).mappings())
+            except (DBAPIError, NoReader, OSError) as error:
+                # A server that was restarted meanwhile has ended the connections of the pool.
+                stale = isinstance(error, DBAPIError) and error.connection_invalidated
+                if fresh or not stale:
+                    raise StoreUnavailable(f"the store cannot be read: {said(error)}") from error
+                fresh = True

@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import hashlib
 import sqlite3
-from collections.abc import Callable, Mapping
-from contextlib import closing
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
 from forbear.storage import audit
+from forbear.storage.dialects import whole
 from forbear.storage.errors import KeyInUse, StoreUnavailable
 from forbear.storage.keyfiles import Name, Places
 from forbear.storage.schema import audit_epochs, audit_logs, data_keys
@@ -44,6 +46,11 @@ By = Mapping[str, object]
 # --- opening --------------------------------------------------------------------------------
 
 
+def begun(connection: Connection) -> bool:
+    """Whether the log of this store was begun, and so its keys were made."""
+    return connection.execute(sa.select(audit_logs.c.public_key)).first() is not None
+
+
 def opened(connection: Connection, places: Places, store: str) -> Log:
     """The log of this store with its keys; both are made at the first start. Under the lock.
 
@@ -56,9 +63,7 @@ def opened(connection: Connection, places: Places, store: str) -> Log:
         sealing = places.made(Name.SEALING, new_sealing_key)
         signing = places.made(Name.SIGNING, new_signing_key)
         public = public_key(signing)
-        connection.exec_driver_sql("BEGIN IMMEDIATE")
         connection.execute(sa.insert(audit_logs), {"id": log_id(public), "public_key": public})
-        connection.exec_driver_sql("COMMIT")
         return Log(public, places, sealing, signing)
     sealing = _found(connection, places, Name.SEALING, store)
     return Log(first, places, sealing, _found(connection, places, Name.SIGNING, store))
@@ -88,16 +93,11 @@ def replacing_sealing(
     first = connection.execute(sa.select(audit_logs.c.public_key)).scalar_one()
     log = Log(first, places, key, signing)
     told = connection.execution_options(audit=log)
-    connection.exec_driver_sql("BEGIN IMMEDIATE")
-    try:
+    with whole(connection):
         audit.start_epoch(told, audit.epoch(told), wrap(key, new_epoch_key()), at)
         _next_data_key(told, log)
         body = {**by, "key": str(Name.SEALING), "how": "replaced", "because": "lost"}
         audit.append(told, None, at, audit.Code.KEYS_CHANGED, body)
-    except BaseException:
-        connection.exec_driver_sql("ROLLBACK")
-        raise
-    connection.exec_driver_sql("COMMIT")
     places.promote(Name.SEALING, key)
     return log
 
@@ -278,36 +278,26 @@ class Survey:
     """Those in use, for a backup."""
 
 
-def survey(path: Path, places: Places) -> Survey:
-    """Look at the keys of a store without opening it, so that a lost key hinders nothing.
+_FIRST = "SELECT public_key FROM audit_logs"
+_CHANGES = "SELECT next_key FROM checkpoints WHERE next_key IS NOT NULL ORDER BY number"
+_EPOCHS = "SELECT number, since, first, wrapped_key FROM audit_epochs ORDER BY number"
+_NEWEST = "SELECT wrapped_key FROM {} ORDER BY number DESC LIMIT 1"
+
+
+def survey(where: Path | str, places: Places) -> Survey:
+    """Look at the keys of a store without opening it, so that a lost key hinders nothing. A text
+    is the address of a store on a server.
 
     Raises:
-        StoreUnavailable: the file cannot be read, or has no log yet.
+        StoreUnavailable: the store cannot be read, or has no log yet.
     """
-    try:
-        # A store that nobody has open is read without leaving anything beside it.
-        aside = path.with_name(path.name + "-wal")
-        how = "mode=ro" if aside.exists() else "mode=ro&immutable=1"
-        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?{how}", uri=True)) as store:
-            first = store.execute("SELECT public_key FROM audit_logs").fetchone()
-            changes = store.execute(
-                "SELECT next_key FROM checkpoints WHERE next_key IS NOT NULL ORDER BY number"
-            ).fetchall()
-            epochs = store.execute(
-                "SELECT number, since, first, wrapped_key FROM audit_epochs ORDER BY number"
-            ).fetchall()
-            newest = [
-                store.execute(
-                    f"SELECT wrapped_key FROM {table.name} ORDER BY number DESC LIMIT 1"
-                ).fetchone()
-                for table in WRAPPED
-            ]
-    except sqlite3.Error as error:
-        raise StoreUnavailable(f"{path}: {error}") from error
-    if first is None:
-        raise StoreUnavailable(f"{path} has no audit log yet")
-    public = changes[-1][0] if changes else first[0]
-    wrapped = [one[0] for one in newest if one is not None]
+    with _asking(where) as ask:
+        first, changes, epochs = ask(_FIRST), ask(_CHANGES), ask(_EPOCHS)
+        newest = [ask(_NEWEST.format(table.name)) for table in WRAPPED]
+    if not first:
+        raise StoreUnavailable(f"{where} has no audit log yet")
+    public = changes[-1][0] if changes else first[0][0]
+    wrapped = [one[0][0] for one in newest if one]
 
     def opens(key: bytes) -> bool:
         return all(unwrap(key, one) is not None for one in wrapped)
@@ -316,7 +306,7 @@ def survey(path: Path, places: Places) -> Survey:
     signing, sign = _state(places, Name.SIGNING, lambda one: public_key(one) == public)
     found = {Name.SEALING: key, Name.SIGNING: sign}
     return Survey(
-        log_id(first[0]),
+        log_id(first[0][0]),
         public,
         1 + len(changes),
         (sealing, signing),
@@ -326,6 +316,28 @@ def survey(path: Path, places: Places) -> Survey:
         ),
         {name: one for name, one in found.items() if one is not None},
     )
+
+
+Ask = Callable[[str], Sequence[tuple[Any, ...]]]
+"""Gives all rows of a statement."""
+
+
+@contextmanager
+def _asking(where: Path | str) -> Generator[Ask]:
+    if isinstance(where, str):
+        from forbear.storage.looking import look
+
+        with look(where) as found:
+            yield found.rows
+        return
+    try:
+        # A store that nobody has open is read without leaving anything beside it.
+        aside = where.with_name(where.name + "-wal")
+        how = "mode=ro" if aside.exists() else "mode=ro&immutable=1"
+        with closing(sqlite3.connect(f"{where.absolute().as_uri()}?{how}", uri=True)) as store:
+            yield lambda statement: store.execute(statement).fetchall()
+    except sqlite3.Error as error:
+        raise StoreUnavailable(f"{where}: {error}") from error
 
 
 def _state(

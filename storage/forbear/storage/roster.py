@@ -29,10 +29,10 @@ def unregister(connection: Connection, owner: str) -> None:
     connection.execute(sa.delete(processes).where(processes.c.owner == owner))
 
 
-def holds(connection: Connection, binding: str, liveness: Liveness) -> bool:
+def holds(connection: Connection, binding: str, liveness: Liveness, now: int) -> bool:
     """Whether any living process can run operations of this binding."""
     return any(
-        binding in row.bindings and liveness.alive(row.owner)
+        binding in row.bindings and liveness.answers(row.owner, now - row.seen_at)
         for row in connection.execute(sa.select(processes))
     )
 
@@ -43,7 +43,7 @@ def pairing(binding: str, credential: str) -> str:
 
 
 def left_to_others(
-    connection: Connection, op: Operation, waiting_for: WaitingFor, liveness: Liveness
+    connection: Connection, op: Operation, waiting_for: WaitingFor, liveness: Liveness, now: int
 ) -> bool:
     """Whether a process that lacks the credential for `op` leaves it to a living one that has it.
 
@@ -57,7 +57,7 @@ def left_to_others(
     able = {pairing(op.binding, credential) for credential in usable} or {op.binding}
     others = sa.select(processes).where(processes.c.owner != liveness.owner)
     return any(
-        not able.isdisjoint(row.bindings) and liveness.alive(row.owner)
+        not able.isdisjoint(row.bindings) and liveness.answers(row.owner, now - row.seen_at)
         for row in connection.execute(others)
     )
 
@@ -88,8 +88,8 @@ def rewind(connection: Connection, now: int) -> int:
 
 def recover(connection: Connection, liveness: Liveness, now: int) -> int:
     """Make due what dead processes held, and forget them. Returns how many operations that are."""
-    owners = connection.execute(sa.select(processes.c.owner)).scalars()
-    dead = [owner for owner in owners if not liveness.alive(owner)]
+    known = connection.execute(sa.select(processes.c.owner, processes.c.seen_at)).all()
+    dead = [row.owner for row in known if not liveness.answers(row.owner, now - row.seen_at)]
     if dead:
         connection.execute(sa.delete(processes).where(processes.c.owner.in_(dead)))
     # Who holds a lease has an open attempt, and of those there are few.

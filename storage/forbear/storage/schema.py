@@ -25,6 +25,7 @@ from forbear.rules.model import (
     Trigger,
     WaitingFor,
 )
+from forbear.storage.dialects import NUMBER, partial
 from forbear.storage.vault import (
     Sealed,
     SealedJSON,
@@ -85,7 +86,7 @@ def _budget_columns() -> list[sa.Column[int]]:
 operations = sa.Table(
     "operations",
     metadata,
-    sa.Column("number", sa.Integer, primary_key=True, autoincrement=True),
+    sa.Column("number", NUMBER, primary_key=True, autoincrement=True),
     sa.Column("id", sa.Text, nullable=False, unique=True),
     sa.Column("principal", sa.Text, nullable=False),
     sa.Column("provider", sa.Text, nullable=False),
@@ -192,79 +193,70 @@ operations = sa.Table(
     ),
 )
 
-sa.Index(
+partial(
     "ix_operations_due",
     operations.c.next_at,
-    sqlite_where=sa.text(LIVE),
-    postgresql_where=sa.text(LIVE),
+    where=LIVE,
 )
-sa.Index(
+partial(
     "ix_operations_written",
     operations.c.updated_at,
-    sqlite_where=sa.text(LIVE),
-    postgresql_where=sa.text(LIVE),
+    where=LIVE,
 )
-sa.Index(
+partial(
     "ix_operations_kept",
     operations.c.provider,
     operations.c.updated_at,
-    sqlite_where=sa.text(FULL),
-    postgresql_where=sa.text(FULL),
+    where=FULL,
 )
-sa.Index(
+partial(
     "ix_operations_emptied",
     operations.c.provider,
     operations.c.updated_at,
-    sqlite_where=operations.c.emptied_at.is_not(None),
-    postgresql_where=operations.c.emptied_at.is_not(None),
+    where=operations.c.emptied_at.is_not(None),
 )
 sa.Index("ix_operations_intent", operations.c.intent)
-sa.Index(
+partial(
     "ix_operations_unsent",
     operations.c.provider,
     operations.c.account,
     operations.c.action,
-    sqlite_where=sa.text(UNSENT),
-    postgresql_where=sa.text(UNSENT),
+    where=UNSENT,
 )
 sa.Index("ix_operations_parent", operations.c.parent_id)
-sa.Index(
+partial(
     "ix_operations_walk",
     operations.c.principal,
     operations.c.provider,
     operations.c.action,
     operations.c.created_at,
-    sqlite_where=sa.text(PLAIN_READ),
-    postgresql_where=sa.text(PLAIN_READ),
+    where=PLAIN_READ,
 )
-sa.Index(
+partial(
     "ix_operations_writes",
     operations.c.provider,
     operations.c.account,
     operations.c.updated_at,
-    sqlite_where=sa.text(WRITES),
-    postgresql_where=sa.text(WRITES),
+    where=WRITES,
 )
-sa.Index(
+partial(
     "uq_operations_key",
     operations.c.principal,
     operations.c.provider,
     operations.c.account,
     operations.c.action,
     operations.c.key,
+    where=operations.c.key.is_not(None),
     unique=True,
-    sqlite_where=operations.c.key.is_not(None),
-    postgresql_where=operations.c.key.is_not(None),
 )
-sa.Index(
+partial(
     "uq_operations_provider_job",
     operations.c.provider,
     operations.c.account,
     operations.c.action,
     operations.c.provider_job,
+    where=f"provider_job IS NOT NULL AND kind = 'job' AND {LIVE}",
     unique=True,
-    sqlite_where=sa.text(f"provider_job IS NOT NULL AND kind = 'job' AND {LIVE}"),
-    postgresql_where=sa.text(f"provider_job IS NOT NULL AND kind = 'job' AND {LIVE}"),
 )
 
 requests = sa.Table(
@@ -339,17 +331,16 @@ attempts = sa.Table(
     sa.UniqueConstraint("operation_id", "number"),
     sa.UniqueConstraint("operation_id", "fence"),
 )
-sa.Index(
+partial(
     "uq_attempts_open",
     attempts.c.operation_id,
+    where=attempts.c.closed_at.is_(None),
     unique=True,
-    sqlite_where=attempts.c.closed_at.is_(None),
-    postgresql_where=attempts.c.closed_at.is_(None),
 )
 cases = sa.Table(
     "cases",
     metadata,
-    sa.Column("number", sa.Integer, primary_key=True, autoincrement=True),
+    sa.Column("number", NUMBER, primary_key=True, autoincrement=True),
     sa.Column("id", sa.Text, nullable=False, unique=True),
     sa.Column("operation_id", sa.Text, sa.ForeignKey("operations.id"), nullable=False),
     sa.Column("reason", sa.Text, nullable=False),
@@ -370,19 +361,17 @@ cases = sa.Table(
     _one_of("reason", Reason),
     sa.CheckConstraint("decision IS NULL OR closed_at IS NOT NULL", name="decided_is_closed"),
 )
-sa.Index(
+partial(
     "uq_cases_open",
     cases.c.operation_id,
+    where=cases.c.closed_at.is_(None),
     unique=True,
-    sqlite_where=cases.c.closed_at.is_(None),
-    postgresql_where=cases.c.closed_at.is_(None),
 )
 
-sa.Index(
+partial(
     "ix_cases_announce",
     cases.c.announce_at,
-    sqlite_where=cases.c.closed_at.is_(None),
-    postgresql_where=cases.c.closed_at.is_(None),
+    where=cases.c.closed_at.is_(None),
 )
 
 authorisations = sa.Table(
@@ -428,7 +417,7 @@ grants = sa.Table(
 events = sa.Table(
     "events",
     metadata,
-    sa.Column("sequence", sa.Integer, primary_key=True, autoincrement=True),
+    sa.Column("sequence", NUMBER, primary_key=True, autoincrement=True),
     sa.Column("operation_id", sa.Text),
     sa.Column("header", sa.Text, nullable=False),
     sa.Column("body", sa.Text, nullable=False),
@@ -455,7 +444,7 @@ audit_epochs = sa.Table(
     sa.Column("number", sa.Integer, primary_key=True),
     sa.Column("wrapped_key", sa.Text, nullable=False),
     sa.Column("since", sa.BigInteger, nullable=False, server_default="0"),
-    sa.Column("first", sa.Integer, nullable=False, server_default="1"),
+    sa.Column("first", NUMBER, nullable=False, server_default="1"),
 )
 """The keys that bodies are sealed with, each wrapped with the sealing key (hex): when an epoch
 began, ms, and its first row. The newest is the one in use; one that was destroyed is not here."""
@@ -472,7 +461,7 @@ checkpoints = sa.Table(
     "checkpoints",
     metadata,
     sa.Column("number", sa.Integer, primary_key=True),
-    sa.Column("sequence", sa.Integer, nullable=False),
+    sa.Column("sequence", NUMBER, nullable=False),
     sa.Column("hash", sa.Text, nullable=False),
     sa.Column("at", sa.BigInteger, nullable=False),
     sa.Column("previous", sa.Text, nullable=False),
@@ -480,20 +469,19 @@ checkpoints = sa.Table(
     sa.Column("next_key", sa.Text),
     sa.Index("ix_checkpoints_sequence", "sequence"),
 )
-sa.Index(
+partial(
     "ix_checkpoints_next_key",
     checkpoints.c.number,
-    sqlite_where=checkpoints.c.next_key.is_not(None),
-    postgresql_where=checkpoints.c.next_key.is_not(None),
+    where=checkpoints.c.next_key.is_not(None),
 )
 """Signed statements about heads of the audit log; see `sealing.Checkpoint`."""
 
 prunings = sa.Table(
     "prunings",
     metadata,
-    sa.Column("sequence", sa.Integer, primary_key=True),
+    sa.Column("sequence", NUMBER, primary_key=True),
     sa.Column("hash", sa.Text, nullable=False),
-    sa.Column("row", sa.Integer, nullable=False),
+    sa.Column("row", NUMBER, nullable=False),
 )
 """Up to which row the audit log may be deleted: always a signed checkpoint, and `row` is the later
 row of the log that says so. Triggers see to all of it."""
@@ -526,12 +514,12 @@ reservations = sa.Table(
     sa.Column("extra", sa.Boolean, nullable=False),
     sa.Index("ix_reservations_slots", "scope", "hold_until"),
 )
-sa.Index(
+partial(
     "ix_reservations_extra",
     reservations.c.scope,
     reservations.c.reserved_at,
-    sqlite_where=sa.text("extra = 1"),
-    postgresql_where=sa.text("extra"),
+    where="extra = 1",
+    postgresql="extra",
 )
 """The scopes that an attempt counts in; `extra` ones repeat a request of their operation."""
 
@@ -543,19 +531,19 @@ waits = sa.Table(
     sa.Column("rank", sa.Integer, nullable=False),
     sa.Column("principal", sa.Text, nullable=False),
     sa.Column("task", sa.Text, nullable=False),
-    sa.Column("number", sa.Integer, nullable=False),
+    sa.Column("number", NUMBER, nullable=False),
     sa.Column("parked", sa.Boolean, nullable=False, server_default=sa.false()),
     sa.Index("ix_waits_queue", "scope", "rank", "principal", "task", "number"),
 )
-sa.Index(
+partial(
     "ix_waits_ready",
     waits.c.scope,
     waits.c.rank,
     waits.c.principal,
     waits.c.task,
     waits.c.number,
-    sqlite_where=sa.text("parked = 0"),
-    postgresql_where=sa.text("NOT parked"),
+    where="parked = 0",
+    postgresql="NOT parked",
 )
 """The queue of each scope: operations that wait for its next request to leave.
 
@@ -641,14 +629,13 @@ token_requests = sa.Table(
     ),
     sa.Index("ix_token_requests_operation", "operation_id"),
 )
-sa.Index(
+partial(
     "uq_token_requests_open",
     token_requests.c.provider,
     token_requests.c.account,
     token_requests.c.credential,
+    where=token_requests.c.closed_at.is_(None),
     unique=True,
-    sqlite_where=token_requests.c.closed_at.is_(None),
-    postgresql_where=token_requests.c.closed_at.is_(None),
 )
 """Requests for tokens, one at a time for each credential; `operation_id` is who needed it first."""
 

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from sqlalchemy import Connection
 
@@ -21,9 +21,13 @@ from forbear.storage.errors import StoreUnavailable
 from forbear.storage.figures import Figures
 from forbear.storage.keyfiles import Name, Places, kept
 from forbear.storage.ledger import Ledger
-from forbear.storage.liveness import OWNER, Liveness
+from forbear.storage.liveness import OWNER, Liveness, SharedLiveness
 from forbear.storage.queries import Queries
-from forbear.storage.writer import Writer
+from forbear.storage.sealing import Log
+from forbear.storage.writer import FileWriter, Writer
+
+if TYPE_CHECKING:
+    from forbear.storage.postgres import Postgres
 
 T = TypeVar("T")
 
@@ -31,8 +35,12 @@ T = TypeVar("T")
 class Store:
     """The ledger, its writer and its readers, and news of changes.
 
+    It is in a file of the home, or in the PostgreSQL database at `url`. Everything that has to do
+    with it goes by `clock` of the store: on PostgreSQL that is the server's time, unless `own_time`
+    says that the given clock rules.
+
     Raises:
-        StoreUnavailable, StoreTooNew: see `Database`.
+        StoreUnavailable, StoreTooNew: see `Database` and `Postgres`.
     """
 
     def __init__(
@@ -41,27 +49,63 @@ class Store:
         clock: Clock,
         random: Random,
         *,
+        url: str | None = None,
         file: Path | None = None,
         task_limits: TaskLimits = USUAL,
         places: Places | None = None,
+        own_time: bool = False,
     ) -> None:
         self.home = home
-        self.path = file or home / "forbear.db"
+        owner, kept = f"{OWNER}{random.token(16)}", places or Places(home / "keys")
+        self._changed = asyncio.Event()
         try:
             home.mkdir(parents=True, exist_ok=True, mode=0o700)
-            self.key = _store_key(home / "keys" / "store.key", random, store=self.path)
-            self.liveness = Liveness(home / "run", f"{OWNER}{random.token(16)}")
+            if url is None:
+                self._open_file(file or home / "forbear.db", kept, owner, clock, random)
+            else:
+                self._open_server(url, kept, owner, clock, random, own_time)
         except OSError as error:
             raise StoreUnavailable(f"{error} -> make {home} writable to this user") from error
-        self._clock = clock
-        self._database = Database(self.path, places or Places(home / "keys"))
-        self.ledger = Ledger(clock, random, self.liveness, task_limits)
-        self.brakes = Brakes(clock)
+        self.ledger = Ledger(self.clock, random, self.liveness, task_limits)
+        self.brakes = Brakes(self.clock)
         self.read = Queries(self._database.readers, self._database.log, self._database.version)
         self.figures = Figures(self._database.readers)
-        self._writer = Writer(self._database)
         self._counted: Counter[str] = Counter()
-        self._changed = asyncio.Event()
+
+    def _open_file(
+        self, path: Path, places: Places, owner: str, clock: Clock, random: Random
+    ) -> None:
+        self.path = path
+        self.place = str(path)
+        self.clock = clock
+        lost = _UNKNOWN.format(f"restore it with {path.name}") if path.exists() else None
+        self.key = _store_key(self.home, random, lost)
+        self.liveness = Liveness(self.home / "run", owner)
+        self._database: Database | Postgres = (database := Database(path, places))
+        self._writer: Writer = FileWriter(database)
+
+    def _open_server(
+        self,
+        url: str,
+        places: Places,
+        owner: str,
+        clock: Clock,
+        random: Random,
+        own_time: bool,
+    ) -> None:
+        from forbear.storage.postgres import Postgres, ServerWriter
+
+        def opening(connection: Connection, places: Places, store: str) -> Log:
+            lost = _UNKNOWN.format(f"copy the folder of the first home on {store}")
+            self.key = _store_key(self.home, random, lost if rekeying.begun(connection) else None)
+            return rekeying.opened(connection, places, store)
+
+        self.path = self.home
+        self.liveness = SharedLiveness(self.home / "run", owner, clock)
+        self._database = database = Postgres(url, places, clock, opening, own_time=own_time)
+        self._writer = ServerWriter(database)
+        self.place, self.clock = database.place, database.clock
+        database.ear.call(self.wake)
 
     async def write(self, unit: Callable[[Connection], T]) -> T:
         """Run one ledger transaction; returns when it is durable, and wakes whoever waits.
@@ -97,12 +141,12 @@ class Store:
             StoreUnavailable: nothing was changed.
         """
         unit = {Name.SEALING: rekeying.rotate_sealing, Name.SIGNING: rekeying.rotate_signing}[name]
-        key = await self.write(partial(unit, at=self._clock.now().wall, by=by))
+        key = await self.write(partial(unit, at=self.clock.now().wall, by=by))
         await asyncio.to_thread(self._database.promote, name, key)
 
     async def rotate_epoch(self, by: Mapping[str, object]) -> None:
         """Seal what comes under a new key, and say so in the log."""
-        await self.write(partial(rekeying.rotate_epoch, at=self._clock.now().wall, by=by))
+        await self.write(partial(rekeying.rotate_epoch, at=self.clock.now().wall, by=by))
 
     async def forget_deleted(self) -> None:
         """See `Database.forget_deleted`."""
@@ -118,7 +162,7 @@ class Store:
         new = took - self._counted
         ms = new.pop("ms", 0)
         if new:
-            now = self._clock.now().wall
+            now = self.clock.now().wall
             await self.write(partial(tallies.add_commits, at=now, times=new, ms=ms))
             self._counted = took
 
@@ -134,13 +178,13 @@ class Store:
         self.liveness.release()
 
 
-def _store_key(path: Path, random: Random, *, store: Path) -> bytes:
+_UNKNOWN = "{}; without it nothing that was done before would be recognised"
+
+
+def _store_key(home: Path, random: Random, lost: str | None) -> bytes:
     """The key of all digests on this store, made at the first start; only its user may read it.
 
-    It is there before the store's file, always: a store without it would take the same action for
-    a new one.
+    It is there before the store is, always: a store without it would take the same action for a
+    new one. `lost` is the fix where a store is there and must have one.
     """
-    lost = (
-        f"restore it with {store.name}; without it nothing that was done before would be recognised"
-    )
-    return kept(path, lambda: random.token(52), lost=lost if store.exists() else None)
+    return kept(home / "keys" / "store.key", lambda: random.token(52), lost=lost)

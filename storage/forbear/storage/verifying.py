@@ -15,7 +15,7 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
@@ -31,6 +31,9 @@ from forbear.storage.sealing import (
     plain_hash,
     sealed_hash,
 )
+
+if TYPE_CHECKING:
+    from forbear.storage.looking import Look
 
 _SQLITE = b"SQLite format 3\0"
 _AT_ONCE = frozenset(str(code) for code in SIGNED_AT_ONCE)
@@ -311,14 +314,22 @@ def _key(public: str) -> Ed25519PublicKey:
 
 
 @contextmanager
-def read(path: Path, *, live: bool = False) -> Generator[Evidence]:
-    """The log in a store or in an export, which is left as it is.
+def read(where: Path | str, *, live: bool = False) -> Generator[Evidence]:
+    """The log in a store or in an export, which is left as it is. A text is the address of a store
+    on a server.
 
     `live` says that processes may use the store meanwhile; a copy needs not even a writable folder.
 
     Raises:
         StoreUnavailable: the file is neither, or cannot be read.
     """
+    if isinstance(where, str):
+        from forbear.storage.looking import look
+
+        with look(where) as found:
+            yield _served(found)
+        return
+    path = where
     try:
         with path.open("rb") as file:
             start = file.read(len(_SQLITE))
@@ -365,6 +376,17 @@ def _stored(connection: sqlite3.Connection, path: Path) -> Evidence:
     return Evidence(public, count, True, _merged(map(Row._make, rows), checkpoints))
 
 
+def _served(found: Look) -> Evidence:
+    from_keys = found.rows("SELECT public_key FROM audit_logs")
+    public = _public(from_keys[0][0], found.place) if from_keys else None
+    columns = "number, sequence, hash, at, previous, signature, next_key"
+    checkpoints = (Checkpoint(*one) for one in found.pages(columns, "checkpoints", "number"))
+    columns = "sequence, header, body, sealed, previous, hash, operation_id"
+    rows = map(Row._make, found.pages(columns, "events", "sequence"))
+    [(count,)] = found.rows("SELECT count(*) FROM events")
+    return Evidence(public, count, True, _merged(rows, checkpoints))
+
+
 def _merged(rows: Iterator[Row], checkpoints: Iterator[Checkpoint]) -> Iterator[Item]:
     pending = next(checkpoints, None)
     for row in rows:
@@ -380,7 +402,7 @@ def _merged(rows: Iterator[Row], checkpoints: Iterator[Checkpoint]) -> Iterator[
         yield from checkpoints
 
 
-def _public(key: object, path: Path) -> str:
+def _public(key: object, path: Path | str) -> str:
     try:
         text = str(key)
         _key(text)

@@ -14,14 +14,15 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
 from sqlalchemy import Connection
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DBAPIError, IntegrityError, ProgrammingError
 
 from forbear.storage.database import Database
 from forbear.storage.errors import StoreUnavailable
@@ -33,31 +34,34 @@ BATCH = 256
 """Units in one COMMIT at the most."""
 
 
+Unit = Callable[[Connection], Any]
+"""A transaction of the ledger."""
+
+
 @dataclass(slots=True)
 class _Job:
-    unit: Callable[[Connection], Any]
+    unit: Unit
     future: asyncio.Future[Any]
 
 
 @dataclass(frozen=True, slots=True)
-class _Outcome:
+class Outcome:
+    """What came of one unit of a batch."""
+
     value: Any = None
     error: BaseException | None = None
 
 
-class _BatchDead(Exception):
-    """The transaction under a batch is gone."""
+class BatchDead(Exception):
+    """The transaction under a batch is gone, and nothing of it was stored."""
 
 
-class Writer:
-    """The one writing connection of a process. Use it from one event loop."""
+class Writer(ABC):
+    """What a process writes with: units in, batches out. Use it from one event loop."""
 
-    def __init__(self, database: Database) -> None:
-        self._database = database
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="forbear-writer")
+    def __init__(self) -> None:
         self._queue: list[_Job] = []
         self._flushing: asyncio.Task[None] | None = None
-        self._connection: Connection | None = None
         self._closed = False
         self.took: Counter[str] = Counter()
         """Batches by how long they took, from asking for the lock until durable (see
@@ -89,8 +93,15 @@ class Writer:
         self._closed = True
         while self._flushing is not None:
             await asyncio.wait([self._flushing])
-        await asyncio.get_running_loop().run_in_executor(self._thread, self._disconnect)
-        self._thread.shutdown()
+        await self._end()
+
+    @abstractmethod
+    async def _store(self, units: Sequence[Unit]) -> Sequence[Outcome]:
+        """Run a batch; what came of each unit, once that is durable."""
+
+    @abstractmethod
+    async def _end(self) -> None:
+        """Give up what was written with."""
 
     async def _flush(self) -> None:
         """Write batch after batch until the queue is empty. Every future gets its outcome."""
@@ -102,9 +113,9 @@ class Writer:
                 units = [job.unit for job in batch]
                 began = loop.time()
                 try:
-                    outcomes = await loop.run_in_executor(self._thread, self._write, units)
+                    outcomes = await self._store(units)
                 except Exception as error:
-                    outcomes = [_Outcome(error=_unavailable(error))] * len(batch)
+                    outcomes = [Outcome(error=unavailable(error))] * len(batch)
                 self._note(round((loop.time() - began) * 1_000))
                 for job, outcome in zip(batch, outcomes, strict=True):
                     _resolve(job.future, outcome)
@@ -121,21 +132,38 @@ class Writer:
         self.took[bound_of(ms)] += 1
         self.took["ms"] += ms
 
-    # --- on the writer thread ---------------------------------------------------------------
 
-    def _write(self, units: list[Callable[[Connection], Any]]) -> list[_Outcome]:
+class FileWriter(Writer):
+    """The one writing connection of a process to a file, on a thread of its own."""
+
+    def __init__(self, database: Database) -> None:
+        super().__init__()
+        self._database = database
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="forbear-writer")
+        self._connection: Connection | None = None
+
+    async def _store(self, units: Sequence[Unit]) -> Sequence[Outcome]:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, self._write, units)
+
+    async def _end(self) -> None:
+        await asyncio.get_running_loop().run_in_executor(self._thread, self._disconnect)
+        self._thread.shutdown()
+
+    # --- on the thread ------------------------------------------------------------------------
+
+    def _write(self, units: Sequence[Unit]) -> list[Outcome]:
         try:
             return self._transact(units)
-        except _BatchDead as dead:
+        except BatchDead as dead:
             if len(units) == 1:
-                return [_Outcome(error=_unavailable(dead.__cause__))]
+                return [Outcome(error=unavailable(dead.__cause__))]
         return [self._write([unit])[0] for unit in units]
 
-    def _transact(self, units: list[Callable[[Connection], Any]]) -> list[_Outcome]:
+    def _transact(self, units: Sequence[Unit]) -> list[Outcome]:
         """One batch in one transaction.
 
         Raises:
-            _BatchDead: nothing of the batch was stored.
+            BatchDead: nothing of the batch was stored.
         """
         try:
             with self._database.lock.held():
@@ -149,23 +177,22 @@ class Writer:
                     self._undo()
                     raise
         except (DBAPIError, sqlite3.Error, OSError) as error:
-            raise _BatchDead from error
+            raise BatchDead from error
 
-    def _step(self, connection: Connection, unit: Callable[[Connection], Any]) -> _Outcome:
+    def _step(self, connection: Connection, unit: Unit) -> Outcome:
         connection.exec_driver_sql("SAVEPOINT unit")
         try:
             value = unit(connection)
         except BaseException as error:
             if not _in_transaction(connection):
-                raise _BatchDead from error
+                raise BatchDead from error
             connection.exec_driver_sql("ROLLBACK TO unit")
             connection.exec_driver_sql("RELEASE unit")
-            known = isinstance(error, DBAPIError) and not _is_defect(error)
-            return _Outcome(error=_unavailable(error) if known else error)
+            return Outcome(error=unavailable(error) if isinstance(error, DBAPIError) else error)
         if not _in_transaction(connection):
-            raise _BatchDead
+            raise BatchDead
         connection.exec_driver_sql("RELEASE unit")
-        return _Outcome(value=value)
+        return Outcome(value=value)
 
     def _connect(self) -> Connection:
         if self._connection is None:
@@ -197,10 +224,11 @@ def _in_transaction(connection: Connection) -> bool:
 
 def _is_defect(error: DBAPIError) -> bool:
     """Constraint violations are defects of ours, not a store that is unavailable."""
-    return isinstance(error.orig, sqlite3.IntegrityError | sqlite3.ProgrammingError)
+    return isinstance(error, IntegrityError | ProgrammingError)
 
 
-def _unavailable(error: BaseException | None) -> BaseException:
+def unavailable(error: BaseException | None) -> BaseException:
+    """What is raised where a batch or a unit failed: `StoreUnavailable`, but for defects."""
     if isinstance(error, DBAPIError) and _is_defect(error):
         return error
     cause = error.orig if isinstance(error, DBAPIError) else error
@@ -209,7 +237,7 @@ def _unavailable(error: BaseException | None) -> BaseException:
     return unavailable
 
 
-def _resolve(future: asyncio.Future[Any], outcome: _Outcome) -> None:
+def _resolve(future: asyncio.Future[Any], outcome: Outcome) -> None:
     if future.done():
         return
     match outcome.error:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from forbear.server.cli.acting import by
-from forbear.server.cli.home import is_new, opened, operation, run, settings
+from forbear.server.cli.home import is_new, opened, operation, run, settings, where
 from forbear.server.cli.reading import AsJson
 from forbear.server.cli.terminal import Failure, Unread, remark, say, say_json
 
@@ -106,7 +106,7 @@ def _evidence(path: Path | None) -> Iterator[Evidence]:
     if path is not None and not path.is_file():
         raise Failure(f"There is no file {path}.")
     try:
-        with read(path or home.home / "forbear.db", live=path is None) as evidence:
+        with read(path or where(home), live=path is None) as evidence:
             yield evidence
     except StoreUnavailable as error:
         raise Failure(f"The log cannot be read: {error}.", 3) from error
@@ -252,7 +252,7 @@ def export(
     if path == "-":
         from forbear.storage.verifying import lines, read
 
-        with read(home.home / "forbear.db", live=True) as evidence:
+        with read(where(home), live=True) as evidence:
             for line in lines(evidence):
                 _put(line)
         return
@@ -263,7 +263,7 @@ def export(
 def write_export(home: Settings, target: Path) -> None:
     from forbear.storage.verifying import lines, read
 
-    with read(home.home / "forbear.db", live=True) as evidence:
+    with read(where(home), live=True) as evidence:
         try:
             descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
             with os.fdopen(descriptor, "w", encoding="utf-8") as file:

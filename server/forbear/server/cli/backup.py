@@ -26,6 +26,12 @@ def backup(
 ) -> None:
     """Copy the store as it stands now, with keys and contracts, and check the copy."""
     home = settings()
+    if home.database is not None:
+        raise Failure(
+            "The store is on a server. Copy it with `pg_dump --format=custom`, keep keys/, contracts/ "
+            f"and config.toml of {home.home} with the dump, and see docs/postgresql.md.",
+            2,
+        )
     target = path.expanduser().absolute()
     if is_new(home):
         raise Failure(f"Nothing was ever stored in {home.home}.", 1)

