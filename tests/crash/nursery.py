@@ -13,8 +13,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, field
 from typing import Any
 
 from forbear.rules.model import Priority, Step
@@ -39,6 +38,8 @@ class Birth:
 
     home: str
     log: str
+    store: dict[str, str] = field(default_factory=dict)
+    """What tells it where the store is, if it is not in the home."""
     datasets: tuple[str, ...] = ()
     """Exports that it submits, all at once."""
     reads: tuple[str, ...] = ()
@@ -179,7 +180,7 @@ async def serve(birth: Birth) -> None:
     told = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, told.set)
     clock = FastClock(birth.epoch, birth.speed)
-    settings = Settings(home=Path(birth.home))
+    settings = Settings.load({"FORBEAR_HOME": birth.home, **birth.store})
     async with app.running(settings, role="serve", worker=True, clock=clock) as running:
         await asyncio.gather(
             *(submit(running, dataset) for dataset in birth.datasets),

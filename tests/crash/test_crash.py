@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
+from tests import stores
 from tests.crash.nursery import (
     AFTER_ANSWER,
     AFTER_OUTCOME,
@@ -454,7 +455,7 @@ async def test_writers_that_are_killed_under_load_leave_a_chain_that_says_what_i
             under_load += on.works()
             os.kill(alive.pop(0), signal.SIGKILL)
             alive.append(on.start(*(datasets if number < 3 else ()), **clock))
-            with verifying.read(on.home / "forbear.db") as evidence:
+            with verifying.read(stores.where(on.home)) as evidence:
                 assert verifying.verify(evidence).broken is None
         await on.at_rest(60)
         for pid in alive:
@@ -462,7 +463,7 @@ async def test_writers_that_are_killed_under_load_leave_a_chain_that_says_what_i
         for pid in alive:
             await on.dead(pid)
 
-        with verifying.read(on.home / "forbear.db") as evidence:
+        with verifying.read(stores.where(on.home)) as evidence:
             report = verifying.verify(evidence)
         assert report.broken is None
         assert report.head.sequence > 500

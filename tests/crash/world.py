@@ -7,7 +7,6 @@ import dataclasses
 import json
 import os
 import signal
-import sqlite3
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -16,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests import stores
 from tests.crash.nursery import Birth
 
 from forbear.server.clock import SystemClock
@@ -65,7 +65,8 @@ class World:
 
     def start(self, *datasets: str, **how: Any) -> int:
         log = str(self.home / f"log-{len(self.pids)}")
-        pid = self.nursery.bear(Birth(str(self.home), log, datasets, **how))
+        how |= {"datasets": datasets, "store": stores.environment(self.home)}
+        pid = self.nursery.bear(Birth(str(self.home), log, **how))
         self.pids.append(pid)
         return pid
 
@@ -77,17 +78,7 @@ class World:
         return "\n".join(path.read_text() for path in sorted(self.home.glob("log-*")))
 
     def rows(self, query: str) -> list[dict[str, Any]]:
-        path = self.home / "forbear.db"
-        if not path.exists():
-            return []
-        connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=10)
-        connection.row_factory = sqlite3.Row
-        try:
-            return [dict(row) for row in connection.execute(query)]
-        except sqlite3.OperationalError:  # the very first start has not made the tables yet
-            return []
-        finally:
-            connection.close()
+        return stores.rows(self.home, query)
 
     def operation(self) -> dict[str, Any]:
         (row,) = self.rows("SELECT * FROM operations")
@@ -163,7 +154,7 @@ async def world(home: Path, nursery: Nursery, contract: str, jobs: int = 1) -> A
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
         if built.rows("SELECT 1 FROM events"):
-            with verifying.read(home / "forbear.db", live=True) as evidence:
+            with verifying.read(stores.where(home), live=True) as evidence:
                 assert verifying.verify(evidence).broken is None
 
 

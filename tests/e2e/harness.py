@@ -26,6 +26,7 @@ from typing import Any
 
 from mcp import Client, StdioServerParameters, stdio_client
 from mcp.types import CallToolResult
+from tests import stores
 from tests.support import FixedRandom, ManualClock
 
 from forbear.rules.decisions import Wish
@@ -183,6 +184,7 @@ def serving(home: Path, **environment: str) -> StdioServerParameters:
             "PATH": os.environ["PATH"],
             "PYTHONPATH": os.pathsep.join(roots),
             "FORBEAR_HOME": str(home),
+            **stores.environment(home),
             **environment,
         },
     )
@@ -425,6 +427,8 @@ _first_start: dict[str, bytes] = {}
 async def _furnish(home: Path) -> None:
     """Lay a store as a first start leaves it: made once, it saves all tests much of their time."""
     files = ("forbear.db", "keys/store.key", "keys/audit-seal.key", "keys/audit-sign.key")
+    if stores.on_server():
+        return
     if not _first_start:
         with TemporaryDirectory() as folder:
             model = Path(folder)
@@ -479,7 +483,7 @@ async def process(
     role: str = "serve",
 ) -> AsyncIterator[Stage]:
     """One more process on a home, with a worker and a client of its own."""
-    settings = Settings.load({"FORBEAR_HOME": str(home)})
+    settings = Settings.load({"FORBEAR_HOME": str(home), **stores.environment(home)})
     async with (
         running(settings, role=role, worker=True, clock=clock, random=_Luck()) as app,
         _client(app) as client,

@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import sqlite3
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
 from mcp import Client
+from tests import stores
 from tests.crash.nursery import BEFORE_FIRST_BYTE
 from tests.crash.world import Nursery, World, fast, nursed, stopped, world
 from tests.e2e.harness import (
@@ -67,8 +66,8 @@ async def seen(home: Path, query: str, wanted: object) -> None:
     """Look until the store says so: other processes tell nobody what they do."""
     found: object = None
     for _ in range(1_500):
-        with closing(sqlite3.connect(home / "forbear.db", timeout=10)) as connection:
-            found = connection.execute(query).fetchone()[0]
+        (row,) = stores.rows(home, query)
+        (found,) = row.values()
         if found == wanted:
             return
         await asyncio.sleep(0.02)

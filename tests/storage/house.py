@@ -185,7 +185,7 @@ class Served:
 
     def __init__(self, url: str, home: Path, clock: ManualClock) -> None:
         opened = Postgres(url, Places(home / "keys"), clock, own_time=True)
-        self.path = url
+        self.path: Any = url  # as `verifying.read` takes it
         self.log = opened.log
         self.readers = opened.readers
         self.units = opened.writers.sync_engine
@@ -193,6 +193,8 @@ class Served:
         self.writer = opened.readers.execution_options(audit=opened.log).sync_engine
         """Statements, each by itself."""
         self.close = opened.close
+        self.promote = opened.promote
+        self.changed_elsewhere = opened.changed_elsewhere
         self.forget_deleted = opened.forget_deleted
 
 

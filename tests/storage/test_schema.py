@@ -9,6 +9,8 @@ from tests.storage.house import ACCEPTED, LOST, UNSENT, House
 from forbear.rules.model import State
 from forbear.storage.schema import metadata
 
+pytestmark = pytest.mark.postgresql
+
 
 def forbidden(house: House, statement: str, says: str = ".") -> None:
     with pytest.raises(IntegrityError, match=says):

@@ -29,6 +29,8 @@ from forbear.storage.schema import attempts
 
 LEASE = 45_000
 
+pytestmark = pytest.mark.postgresql
+
 
 @pytest.mark.requirement("A02", "W25")
 def test_the_terminal_answer_is_stored_with_the_state_that_it_makes(house: House) -> None:

@@ -339,7 +339,6 @@ def _passes(error: BaseException) -> bool:
 def _apart(work: Coroutine[Any, Any, T]) -> T:
     """Run something to its end on a loop of its own, whether or not this thread has one."""
 
-
     async def whole() -> T:
         try:
             return await work

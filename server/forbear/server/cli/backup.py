@@ -28,8 +28,8 @@ def backup(
     home = settings()
     if home.database is not None:
         raise Failure(
-            "The store is on a server. Copy it with `pg_dump --format=custom`, keep keys/, contracts/ "
-            f"and config.toml of {home.home} with the dump, and see docs/postgresql.md.",
+            "The store is on a server: copy it with `pg_dump --format=custom`, and keep with it "
+            f"keys/, contracts/ and config.toml of {home.home}. See docs/postgresql.md.",
             2,
         )
     target = path.expanduser().absolute()
