@@ -195,6 +195,7 @@ class Served:
         self.close = opened.close
         self.promote = opened.promote
         self.changed_elsewhere = opened.changed_elsewhere
+        self.version = opened.version
         self.forget_deleted = opened.forget_deleted
 
 

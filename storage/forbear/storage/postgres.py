@@ -279,6 +279,7 @@ def engine(url: str, **options: Any) -> AsyncEngine:
     Raises:
         StoreUnavailable: the driver is not installed.
     """
+    driver()
     if "pool_size" in options:
         options |= {"max_overflow": 0, "pool_timeout": PATIENCE}
     return create_async_engine(
@@ -573,7 +574,11 @@ class Ear:
     async def _stay(self, connection: Any) -> None:
         """Listen until the connection is lost."""
         lost = asyncio.Event()
-        connection.add_termination_listener(lambda _: lost.set())
+
+        def end(_: object) -> None:
+            lost.set()
+
+        connection.add_termination_listener(end)
         await connection.add_listener(CHANNEL, self._hear)
         self._listens, self._awaited, self._changed = True, None, True
         self._news()
