@@ -11,9 +11,12 @@ import asyncio
 import json
 import os
 import signal
+import socket
 import sys
+import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from forbear.rules.model import Priority, Step
@@ -46,6 +49,8 @@ class Birth:
     """Calls that it makes, all at once."""
     writes: tuple[str, ...] = ()
     """The same for calls that change something."""
+    worker: bool = True
+    """Whether it sends, and not only takes what is asked for."""
     point: str = ""
     step: str = "send"
     signal: int = signal.SIGKILL
@@ -55,23 +60,30 @@ class Birth:
     epoch: tuple[int, int] | None = None
     """Wall and boot clock, ms, from which the clock runs `speed` times as fast."""
     speed: int = 1
+    stepped: str = ""
+    """A file that says how far the wall clock was set, ms, as whoever keeps it sets it."""
+    hangs: str = ""
+    """A host whose name nobody ever resolves."""
 
 
 class FastClock(SystemClock):
-    """The system's clock, running faster from a moment on that several processes share."""
+    """The system's clock, running faster from a moment on that several processes share, and with
+    a wall clock that can be set."""
 
-    __slots__ = ("_epoch", "_speed")
+    __slots__ = ("_epoch", "_speed", "_stepped")
 
-    def __init__(self, epoch: tuple[int, int] | None, speed: int) -> None:
+    def __init__(self, epoch: tuple[int, int] | None, speed: int, stepped: str) -> None:
         super().__init__()
-        self._epoch, self._speed = epoch, speed
+        self._epoch, self._speed, self._stepped = epoch, speed, Path(stepped)
 
     def now(self) -> Moment:
         now = super().now()
-        if self._epoch is None:
+        if self._epoch is not None:
+            gone = (now.boot - self._epoch[1]) * self._speed
+            now = Moment(self._epoch[0] + gone, self._epoch[1] + gone, now.boot_id)
+        if not self._stepped.name:
             return now
-        gone = (now.boot - self._epoch[1]) * self._speed
-        return Moment(self._epoch[0] + gone, self._epoch[1] + gone, now.boot_id)
+        return replace(now, wall=now.wall + int(self._stepped.read_text()))
 
     async def sleep(self, seconds: float) -> None:
         await super().sleep(seconds / self._speed)
@@ -179,16 +191,18 @@ async def serve(birth: Birth) -> None:
     """Run until told to end."""
     told = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, told.set)
-    clock = FastClock(birth.epoch, birth.speed)
+    clock = FastClock(birth.epoch, birth.speed, birth.stepped)
     settings = Settings.load({"FORBEAR_HOME": birth.home, **birth.store})
-    async with app.running(settings, role="serve", worker=True, clock=clock) as running:
+    async with app.running(settings, role="serve", worker=birth.worker, clock=clock) as running:
         await asyncio.gather(
             *(submit(running, dataset) for dataset in birth.datasets),
             *(read(running, call) for call in birth.reads),
             *(write(running, call) for call in birth.writes),
         )
         say(ready=True)
-        await told.wait()
+        await app.first_of(told, running.superseded)
+        if running.superseded.is_set():
+            say(superseded=True)
     say(ended=True)
 
 
@@ -216,9 +230,11 @@ async def submit(running: app.App, dataset: str) -> None:
 
 
 async def read(running: app.App, call: str) -> None:
+    """Make a call of `exp`, or of the provider that stands before its name."""
+    provider, _, name = call.rpartition(".")
     await running.desk.read_api(
-        provider="exp",
-        call=call,
+        provider=provider or "exp",
+        call=name,
         arguments={},
         task=None,
         depends_on=(),
@@ -254,6 +270,15 @@ def say(**words: object) -> None:
     sys.stdout.flush()
 
 
+def _hanging(host: str, resolve: Callable[..., Any]) -> Callable[..., Any]:
+    def hang(name: Any, *args: Any, **given: Any) -> Any:
+        if name in (host, host.encode()):
+            threading.Event().wait()
+        return resolve(name, *args, **given)
+
+    return hang
+
+
 def be_born(birth: Birth) -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     log = os.open(birth.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -261,6 +286,8 @@ def be_born(birth: Birth) -> None:
     os.dup2(log, 2)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     arm(birth)
+    if birth.hangs:
+        socket.getaddrinfo = _hanging(birth.hangs, socket.getaddrinfo)
     asyncio.run(serve(birth))
 
 

@@ -62,20 +62,24 @@ class World:
     home: Path
     nursery: Nursery
     pids: list[int] = field(default_factory=list[int])
+    notes: Path | None = None
+    """Where the logs are; in the home."""
 
     def start(self, *datasets: str, **how: Any) -> int:
-        log = str(self.home / f"log-{len(self.pids)}")
+        log = str((self.notes or self.home) / f"log-{len(self.pids)}")
         how |= {"datasets": datasets, "store": stores.environment(self.home)}
         pid = self.nursery.bear(Birth(str(self.home), log, **how))
         self.pids.append(pid)
         return pid
 
     def said(self, number: int) -> list[dict[str, Any]]:
-        lines = (self.home / f"log-{number}").read_text().splitlines()
+        log = (self.notes or self.home) / f"log-{number}"
+        lines = log.read_text().splitlines() if log.exists() else []
         return [json.loads(line) for line in lines if line.startswith("{")]
 
     def logs(self) -> str:
-        return "\n".join(path.read_text() for path in sorted(self.home.glob("log-*")))
+        where = self.notes or self.home
+        return "\n".join(path.read_text() for path in sorted(where.glob("log-*")))
 
     def rows(self, query: str) -> list[dict[str, Any]]:
         return stores.rows(self.home, query)
@@ -84,9 +88,9 @@ class World:
         (row,) = self.rows("SELECT * FROM operations")
         return row
 
-    async def until(self, what: Callable[[], object]) -> None:
+    async def until(self, what: Callable[[], object], patience: int = 1) -> None:
         """Look until it is so: other processes tell nobody what they do."""
-        for _ in range(LOOKS):
+        for _ in range(LOOKS * patience):
             if what():
                 return
             await asyncio.sleep(0.02)
@@ -108,13 +112,14 @@ class World:
     async def dead(self, pid: int) -> None:
         await self.until(lambda: not alive(pid))
 
-    async def at_rest(self, operations: int = 1) -> None:
+    async def at_rest(self, operations: int = 1, patience: int = 1) -> None:
         """Until every operation has ended or asks a person."""
         await self.until(
             lambda: (
                 [row["next_at"] for row in self.rows("SELECT next_at FROM operations")]
                 == [None] * operations
-            )
+            ),
+            patience,
         )
 
     def counters(self) -> dict[str, int]:

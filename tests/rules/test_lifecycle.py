@@ -16,9 +16,9 @@ DOCS = Path(__file__).parents[2] / "docs"
 
 ALLOWED = {
     State.QUEUED: "held→queued postponed→delayed approved→queued admitted→sending failed→failed "
-    "stopped→escalated discarded→discarded",
+    "made_unclear→unclear stopped→escalated discarded→discarded",
     State.DELAYED: "held→delayed approved→delayed admitted→sending failed→failed stopped→escalated "
-    "discarded→discarded",
+    "made_unclear→unclear discarded→discarded",
     State.SENDING: "accepted→waiting postponed→delayed made_unclear→unclear succeeded→succeeded "
     "failed→failed cancelled→cancelled expired→expired stopped→escalated discarded→discarded",
     State.WAITING: "held→waiting approved→waiting observed→waiting succeeded→succeeded "
@@ -29,7 +29,8 @@ ALLOWED = {
     State.ESCALATED: "wait_resumed→waiting send_resumed→delayed resend_approved→queued "
     "lookup_resumed→unclear succeeded→succeeded ruled_out→failed discarded→discarded",
 }
-"""behaviour.md, section 6, cell by cell; beside these, `noted` keeps every state."""
+"""behaviour.md, section 6, cell by cell, and section 2 for the writes of a copied store; beside
+these, `noted` keeps every state."""
 
 EXPECTED = {
     (state, Event(event)): State(target)

@@ -39,14 +39,15 @@ def test_a_backup_is_a_home_of_its_own_that_only_its_user_can_read(
     assert made.code == 0, made
     assert "1 operation, 1 open case, 1 contract" in made.out
     assert "keys are inside" in made.err
-    assert f"FORBEAR_HOME={target} forbear pause all" in made.err
+    assert f"FORBEAR_HOME={target} forbear adopt" in made.err
     assert modes(target) == {(True, 0o700), (False, 0o600)}
     assert list(target.parent.glob(".backup*")) == []
     for name in ("keys/store.key", "keys/console/links", "contracts/exp.toml", "config.toml"):
         assert (target / name).read_bytes() == (home / name).read_bytes()
     monkeypatch.setenv("FORBEAR_HOME", str(target))
     assert stopped in run("ls", "--json").out
-    assert run("doctor").code == 0
+    told = run("doctor")
+    assert (told.code, "-> forbear adopt" in told.out) == (1, True)
 
 
 def test_a_copy_taken_while_a_process_writes_is_of_one_moment(

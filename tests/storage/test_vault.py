@@ -27,8 +27,9 @@ SEALED = [column for table in metadata.sorted_tables for column in table.columns
 
 OPEN = {
     "alembic_version", "attempts", "audit_epochs", "audit_logs", "authorisations", "cases",
-    "checkpoints", "circuits", "credentials", "data_keys", "ended_tasks", "events", "grants",
-    "operations", "pauses", "processes", "prunings", "requests", "reservations", "scopes",
+    "checkpoints", "circuits", "compatibility", "credentials", "data_keys",
+    "ended_tasks", "events", "grants", "operations", "pauses", "processes", "prunings",
+    "requests", "reservations", "scopes",
     "tallies", "task_turns", "tasks", "token_requests", "token_slots", "turns", "waits",
 }  # fmt: skip
 """Every table, so that whoever adds one thinks of what it may say."""

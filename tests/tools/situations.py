@@ -38,6 +38,7 @@ from forbear.rules.model import (
     WaitingFor,
 )
 from forbear.rules.paging import Cut
+from forbear.storage.errors import StoreTooNew
 from forbear.tools import refusals
 from forbear.tools.record import Record
 
@@ -92,6 +93,7 @@ def _records() -> Mapping[str, Record]:
     situations = {
         # queued
         "job queued, the limit is shared": record(**{**NOT_SENT, **SHARED}),
+        "job queued, in a copy": replace(record(**NOT_SENT), copy=True),
         "job queued, paused": record(**{**NOT_SENT, **SHARED, "delay_source": None}),
         "job queued, others go first": job,
         "job queued, stored": record(**{**NOT_SENT, "waiting_for": None}),
@@ -283,4 +285,6 @@ REFUSALS: Mapping[str, Refusal] = {
     "no key": refusals.credential_missing("exp"),
     "contract error": refusals.contract_error("exp", "exp.toml:12"),
     "store unavailable": refusals.store_unavailable(),
+    "store too new": refusals.store_unavailable(StoreTooNew("upgraded")),
+    "store is a copy": refusals.copied(),
 }

@@ -86,6 +86,10 @@ class Later:
     """It is the first there and waits for the rate alone: when that is over is known."""
 
 
+LOOKS_APART = 100_000
+"""Time from one place in a queue to the next, us, at which they look whether it is their turn."""
+
+
 @dataclass(frozen=True, slots=True)
 class Taken:
     """One request's mark on a scope: the bucket as it is after it."""
@@ -181,7 +185,8 @@ def take(one: Shared, op: Operation, now: int, *, observes: bool) -> Taken | Lat
         until = seen.next_free_at if seen.next_free_at is not None else now + 1_000
         return Later(until, WaitingFor.SLOT)
     if not seen.first:
-        return Later(now + max(1, _queue(one, step)), WaitingFor.SCOPE)
+        # Who is first is called. The others look again in case nobody does, and not all at once.
+        return Later(now + _queue(one, max(step, LOOKS_APART)), WaitingFor.SCOPE)
     next_at = now + max(0, -(-(taken - step * (at_once - 1) - now * 1_000) // 1_000))
     return Taken(one.key, taken, reserved, next_at, probes=seen.circuit is not None)
 

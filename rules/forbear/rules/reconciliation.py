@@ -33,6 +33,7 @@ from forbear.rules.model import (
     Operation,
     Reason,
     RequestClass,
+    State,
     Step,
     WaitingFor,
 )
@@ -115,6 +116,37 @@ def look(tried: Tried) -> Verdict | None:
     fresh: Changes = {"step": Step.LOOKUP, "search": search.sent_again().kept()}
     changes = tried.seen | failure_of(tried.signal) | fresh | plan
     return Verdict(Event.MADE_UNCLEAR, changes, story=story_of(tried.signal))
+
+
+def doubted(op: Operation, now: int) -> Verdict | None:
+    """What becomes of an unfinished write in a store that may not be the living one.
+
+    Since the copy was taken another process may have sent it, at the earliest when the copy last
+    heard of it. None for what cannot have been applied since, or is unclear anyhow. `op` has no
+    open attempt.
+    """
+    sends = op.step is Step.SEND and op.state in _TO_BE_SENT
+    if op.request_class is RequestClass.READ or not sends:
+        return None
+    changes: Changes = {
+        "certainty": Certainty.MAYBE_APPLIED,
+        "sent": True,
+        "sent_at": op.updated_at if op.sent_at is None else op.sent_at,
+        "step": Step.LOOKUP,
+        "search": Search.of(op).sent_again().kept(),
+        "next_at": now,
+        "approve_by": None,
+        "waiting_for": None,
+        "delay": None,
+        "delay_source": None,
+        "once": None,
+        "once_until": None,
+    }
+    event = Event.OBSERVED if op.state is State.UNCLEAR else Event.MADE_UNCLEAR
+    return Verdict(event, changes, story={"why": "copy"})
+
+
+_TO_BE_SENT = frozenset({State.QUEUED, State.DELAYED, State.SENDING, State.UNCLEAR})
 
 
 def _plan(tried: Tried, lookup: Lookup, own: int) -> Changes | None:

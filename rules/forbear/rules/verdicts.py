@@ -57,7 +57,7 @@ from forbear.rules.schedule import (
     stated_wait,
 )
 from forbear.rules.signals import Meaning, Signal
-from forbear.rules.steps import handles, request_of
+from forbear.rules.steps import handles, lookup_of, request_of
 
 
 def after_attempt(
@@ -100,6 +100,21 @@ def after_attempt(
     verdict = approved_again(op, action, sent.approval.covers, verdict, now)
     verdict = replace(verdict, changes={**forgotten(op), **verdict.changes})
     return replace(verdict, block_credential=True) if denied else verdict
+
+
+def without_lookup(
+    op: Operation, contract: Contract, action: Action, now: int, u: float
+) -> Verdict | None:
+    """What follows where a lookup is due and the contract has none: the way after a lost answer.
+
+    None where it has one.
+    """
+    if op.step is not Step.LOOKUP or lookup_of(op, action) is not None:
+        return None
+    lost = Signal(Meaning.NO_ANSWER, Certainty.MAYBE_APPLIED, fault="copy")
+    verdict = after_attempt(replace(op, step=Step.SEND), contract, action, lost, now, u)
+    stays = verdict.event is Event.MADE_UNCLEAR  # which it is already
+    return replace(verdict, event=Event.OBSERVED) if stays else verdict
 
 
 def _carried_credential(op: Operation, action: Action) -> bool:

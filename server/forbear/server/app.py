@@ -8,7 +8,7 @@ import logging
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 
@@ -27,6 +27,7 @@ from forbear.server.rounds import Rounds
 from forbear.server.standing import Clerk
 from forbear.server.upstream import Upstream
 from forbear.server.worker import Worker, listen
+from forbear.storage.errors import StoreTooNew
 from forbear.storage.store import Store
 from forbear.tools.caller import only
 from forbear.tools.desk import Desk, Setting
@@ -46,6 +47,8 @@ class App:
     office: Office
     clock: Clock
     random: Random
+    superseded: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when a newer program upgraded the store and all that was under way here is stored."""
 
 
 def program_version() -> str:
@@ -114,7 +117,7 @@ async def _running(
         if not worker:
             if role == "serve":  # seen by others, though it sends nothing
                 store.liveness.claim()
-            async with _supervised(partial(listen, store, clock)):
+            async with _supervised(partial(listen, store, clock), app.superseded):
                 yield app
             return
         async with Upstream(clock, contracts.target, credentials, proxy=settings.proxy) as upstream:
@@ -131,7 +134,7 @@ async def _running(
                     rounds=rounds,
                     keeper=keeper,
                 )
-                async with _supervised(carrier.run):
+                async with _supervised(carrier.run, app.superseded):
                     yield app
     finally:
         await store.close()
@@ -154,13 +157,22 @@ async def _rounds(app: App, upstream: Upstream, credentials: Credentials) -> Asy
 
 
 @asynccontextmanager
-async def _supervised(run: Callable[[], Awaitable[None]]) -> AsyncIterator[None]:
-    """Keep a task running beside the body: started again if it fails, stopped at the end."""
+async def _supervised(
+    run: Callable[[], Awaitable[None]], superseded: asyncio.Event
+) -> AsyncIterator[None]:
+    """Keep a task running beside the body: started again if it fails, stopped at the end.
+
+    Not again where a newer program upgraded the store.
+    """
 
     async def keep() -> None:
         while True:
             try:
                 await run()
+            except StoreTooNew as error:
+                _log.error("%s", error)
+                superseded.set()
+                return
             except Exception:
                 _log.exception("the worker failed and starts again")
                 await asyncio.sleep(1)
@@ -172,6 +184,16 @@ async def _supervised(run: Callable[[], Awaitable[None]]) -> AsyncIterator[None]
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await task
+
+
+async def first_of(*events: asyncio.Event) -> None:
+    """Return once one of them is set."""
+    waits = {asyncio.create_task(event.wait()) for event in events}
+    try:
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for wait in waits:
+            wait.cancel()
 
 
 async def serve_stdio(settings: Settings, *, worker: bool, stopped: asyncio.Event) -> None:

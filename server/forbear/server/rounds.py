@@ -13,6 +13,7 @@ from forbear.rules.ports import Clock
 from forbear.server.notify import Herald
 from forbear.server.providers import Contracts
 from forbear.server.standing import Clerk
+from forbear.storage.brakes import COPY
 from forbear.storage.errors import StoreError
 from forbear.storage.store import Store
 
@@ -47,6 +48,8 @@ class Rounds:
         `elsewhere` are the bindings that a living resident worker holds. Raises StoreError if the
         store cannot be used.
         """
+        if any(one["target"] == COPY for one in await self._store.read.pauses()):
+            return  # the home that this is a copy of tells people itself
         contracts = self._contracts.contracts().values()
         may_end = any(contract.abandon_after is not None for contract in contracts)
         now = self._clock.now().wall

@@ -24,11 +24,12 @@ from forbear.server.artifacts import Artifacts
 from forbear.server.providers import Contracts
 from forbear.server.retention import Keeper
 from forbear.server.rounds import Rounds
-from forbear.storage.errors import StoreError
+from forbear.storage.errors import StoreError, StoreTooNew
 from forbear.storage.queries import Due
 from forbear.storage.reserving import Reserved
 from forbear.storage.store import Store
 from forbear.storage.tokens import TokenReserved
+from forbear.storage.writer import UPGRADED
 
 PULSE = 0.25
 """Seconds between two looks for what other processes committed."""
@@ -96,11 +97,17 @@ class Worker:
         self._cooling: dict[str, int] = {}
         """Operations to leave alone until a time on the boot clock, which nobody sets back."""
         self._unstored = 0
+        self._too_new = asyncio.Event()
         self._signature: object = None
         self._elsewhere: frozenset[str] = frozenset()
 
     async def run(self) -> None:
-        """Carry what is due, for ever. On cancellation, requests under way get a short grace."""
+        """Carry what is due, for ever. On cancellation, requests under way get a short grace.
+
+        Raises:
+            StoreTooNew: a newer program upgraded the store. Nothing was sent since this was seen,
+                and what came of the requests under way is stored.
+        """
         self._store.liveness.claim()
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -109,19 +116,24 @@ class Worker:
                 tasks.create_task(self._schedule())
         except asyncio.CancelledError:
             # Only then: requests under way outlive a worker that fails and starts again.
-            await self._finish()
+            await self._finish(GRACE)
             raise
+        except BaseExceptionGroup as failed:
+            if failed.subgroup(StoreTooNew) is None:
+                raise
+            await self._finish(None)  # their time-outs bound this
+            raise StoreTooNew(UPGRADED) from failed
 
-    async def _finish(self) -> None:
+    async def _finish(self, grace: float | None) -> None:
         under_way = {*self._busy.values(), *self._flights}
         if under_way:
-            _, late = await asyncio.wait(under_way, timeout=GRACE)
+            _, late = await asyncio.wait(under_way, timeout=grace)
             for task in late:
                 task.cancel()
             if late:
                 await asyncio.wait(late)
         try:
-            await self._store.write(self._store.ledger.unregister)
+            await self._store.write(self._store.ledger.unregister, outcome=True)
         except StoreError as error:
             _log.warning("could not sign off: %s", error)
 
@@ -136,6 +148,8 @@ class Worker:
                 before, lead = lead, self._lead()
                 if self._store.liveness.sweep() or lead < before - SET_BACK:
                     await self._store.write(self._store.ledger.recover)
+            except StoreTooNew:
+                raise
             except (StoreError, OSError) as error:
                 _log.warning("%s", error)
             await self._clock.sleep(PULSE)
@@ -161,6 +175,8 @@ class Worker:
                     await self._rounds.go(self._elsewhere)
                 if self._keeper is not None:
                     await self._keeper.go()
+            except StoreTooNew:
+                raise
             except StoreError as error:
                 _log.warning("the store cannot be written: %s", error)
             await self._clock.sleep(HEARTBEAT)
@@ -194,7 +210,7 @@ class Worker:
     # --- the schedule -----------------------------------------------------------------------
 
     async def _schedule(self) -> None:
-        while True:
+        while not self._too_new.is_set():
             news = asyncio.ensure_future(self._store.news.wait())
             self._released.clear()
             released = asyncio.ensure_future(self._released.wait())
@@ -210,6 +226,7 @@ class Worker:
                 news.cancel()
                 released.cancel()
                 sleep.cancel()
+        raise StoreTooNew(UPGRADED)
 
     async def _start_due(self) -> float:
         """Start what is due and return the seconds until anything else can be."""
@@ -260,6 +277,8 @@ class Worker:
                     if idle:
                         self._cool(due.id, COOLING)
                     return
+        except StoreTooNew:
+            self._too_new.set()
         except StoreError as error:
             _log.warning("%s: %s", due.id, error)
             self._cool(due.id, 1_000)
@@ -280,7 +299,8 @@ class Worker:
             span.came(reply)
         settle = partial(self._store.ledger.settle_token, reserved=reserved, reply=reply)
         await self._until_stored(
-            f"token request of {reserved.operation.id}", partial(self._store.write, settle)
+            f"token request of {reserved.operation.id}",
+            partial(self._store.write, settle, outcome=True),
         )
 
     # --- one request ------------------------------------------------------------------------
@@ -353,7 +373,7 @@ class Worker:
             nonlocal result
             if is_result and result is None:
                 result = await self._keep_result(reserved, reply, signal)
-            await self._store.write(partial(settle, result=result))
+            await self._store.write(partial(settle, result=result), outcome=True)
 
         await self._until_stored(reserved.operation.id, store)
 
@@ -364,6 +384,9 @@ class Worker:
             while True:
                 try:
                     await store()
+                    return
+                except StoreTooNew as error:
+                    _log.error("outcome of %s cannot be stored: %s", what, error)
                     return
                 except (StoreError, OSError) as error:
                     _log.error("outcome of %s not stored yet: %s", what, error)

@@ -92,6 +92,11 @@ class Code(StrEnum):
     PAUSED = "paused"
     """A person stopped a provider, a scope or all."""
     RESUMED = "resumed"
+    STORE_HELD = "store_held"
+    """The store may not be the living one: nothing but lookups leaves, and a write that was not
+    finished in it is unclear."""
+    STORE_ADOPTED = "store_adopted"
+    """A person made it the living one."""
     SCOPE_RESET = "scope_reset"
     """A person let a scope forget its limits."""
     CREDENTIAL_ACCEPTED = "credential_accepted"
@@ -112,7 +117,10 @@ class Code(StrEnum):
 
 
 SIGNED_AT_ONCE = frozenset(
-    {Code.DECIDED, Code.RECONCILIATION_REQUIRED, Code.LOG_PRUNED, Code.KEYS_CHANGED}
+    {
+        *(Code.DECIDED, Code.RECONCILIATION_REQUIRED, Code.STORE_ADOPTED),
+        *(Code.LOG_PRUNED, Code.KEYS_CHANGED),
+    }
 )
 """A decision, or a write that may have been applied: what somebody might want to have undone. And
 what changes the log itself."""

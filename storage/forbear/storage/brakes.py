@@ -15,21 +15,29 @@ from forbear.storage.schema import pauses
 EVERYTHING = "all"
 """The pause that stops every provider."""
 
+COPY = "a copy"
+"""The pause of a store that may not be the living one (`custody`); no provider is called so."""
+
 _PAUSED = sa.select(pauses.c.target).where(pauses.c.target.in_(sa.bindparam("any", expanding=True)))
 
 
 @dataclass(frozen=True, slots=True)
 class Paused:
-    """A person stopped this provider, or all."""
+    """A person stopped this provider, or all; or the store is a copy."""
 
     target: str
 
 
 def paused(connection: Connection, provider: str, *scopes: str) -> Paused | None:
     """Which pause stops requests of a provider and these scopes now, if any."""
-    targets = [EVERYTHING, provider, *scopes]
-    target = connection.execute(_PAUSED, {"any": targets}).scalar()
-    return None if target is None else Paused(target)
+    targets = [COPY, EVERYTHING, provider, *scopes]
+    found = connection.execute(_PAUSED, {"any": targets}).scalars().all()
+    return Paused(min(found, key=targets.index)) if found else None
+
+
+def is_copy(connection: Connection) -> bool:
+    """Whether the store is held as one that may not be the living one."""
+    return connection.execute(_PAUSED, {"any": [COPY]}).first() is not None
 
 
 class Brakes:
@@ -52,7 +60,9 @@ class Brakes:
         return True
 
     def resume(self, connection: Connection, target: str, by: Mapping[str, object]) -> bool:
-        """Undo a pause. False if there was none."""
+        """Undo a pause. False if there was none that a person made."""
+        if target == COPY:
+            return False
         gone = sa.delete(pauses).where(pauses.c.target == target)
         if connection.execute(gone).rowcount == 0:
             return False

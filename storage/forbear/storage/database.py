@@ -11,7 +11,8 @@ import fcntl
 import os
 import sqlite3
 from collections.abc import Callable, Generator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
+from errno import EACCES, EPERM, EROFS
 from functools import partial
 from pathlib import Path
 
@@ -24,7 +25,9 @@ from sqlalchemy.pool import StaticPool
 
 from forbear.storage import encrypting, prefetching, rekeying, schema
 from forbear.storage.errors import StoreError, StoreTooNew, StoreUnavailable
+from forbear.storage.generations import Terms, terms
 from forbear.storage.keyfiles import Name, Places
+from forbear.storage.mark import SINCE, Head, Mark
 from forbear.storage.sealing import EpochKey, Log
 from forbear.storage.vault import Vault, unlock
 
@@ -84,6 +87,7 @@ class Database:
         self.writer = self._writing_engine()
         try:
             _create(path)
+            self.mark = Mark(path)
             with self.lock.held():
                 self._prepare()
                 with self.writer.connect() as connection:
@@ -99,7 +103,8 @@ class Database:
             self.lock.close()
             if isinstance(error, StoreError):
                 raise
-            shut = isinstance(error, PermissionError) or "readonly" in said(error)
+            closed = isinstance(error, OSError) and error.errno in (EACCES, EPERM, EROFS)
+            shut = closed or "readonly" in said(error)
             fix = " -> make it writable to this user" if shut else ""
             raise StoreUnavailable(f"{path}: {said(error)}{fix}") from error
         self.readers = self._reading_engine()
@@ -134,6 +139,8 @@ class Database:
             generation = stored_generation(connection)
             if generation == schema.GENERATION:
                 return
+            if generation is None or generation < SINCE:
+                self.mark.begin()
             from forbear.storage.migrations import upgrade
 
             if generation is None:
@@ -142,24 +149,40 @@ class Database:
                     raise OSError("this file system cannot hold a store -> use a local disk")
             upgrade(connection, generation)
 
+    def entered(self, connection: Connection) -> Terms:
+        """Look around at the beginning of each batch, under the lock: what may be written in it.
+
+        Raises:
+            StoreUnavailable: the file is not the store any more that this process opened.
+        """
+        why = self.mark.check(connection)
+        if why is not None:
+            raise StoreUnavailable(f"{self.path} was replaced: {why} -> restart this process")
+        return terms(connection)
+
+    def came_to(self, head: Head) -> None:
+        """Note how far the store is now, under the lock."""
+        with suppress(OSError):  # an earlier row is as true, and the next batch tries again
+            self.mark.set(head)
+
     def forget_deleted(self) -> None:
         """Let nothing of what was deleted stay in the file of changes beside the store.
 
         Raises:
             StoreUnavailable: somebody reads; what was deleted goes with the next changes.
         """
-        with self._apart(), closing(sqlite3.connect(self.path, timeout=BUSY / 1_000)) as store:
+        with self.apart(), closing(sqlite3.connect(self.path, timeout=BUSY / 1_000)) as store:
             [(busy, _, _)] = store.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
         if busy:
             raise StoreUnavailable(f"{self.path} is being read")
 
     def promote(self, name: Name, key: bytes) -> None:
         """Put a key in its place that the store was just wrapped or signed with."""
-        with self._apart():
+        with self.apart():
             self.log.places.promote(name, key)
 
     @contextmanager
-    def _apart(self) -> Generator[None]:
+    def apart(self) -> Generator[None]:
         """The lock between processes, held against the writer of this one too."""
         lock = FileLock(_lock_file(self.path))
         try:
@@ -190,6 +213,13 @@ class Database:
         except sqlite3.Error as error:
             raise StoreUnavailable(f"{self.path}: {error}") from error
 
+    def abandon(self) -> None:
+        """Close all but the readers, without the lock."""
+        self._watch.close()
+        self.writer.dispose()
+        self.mark.close()
+        self.lock.close()
+
     async def close(self) -> None:
         """Close all connections; the last one out checkpoints, under the lock."""
         await self.readers.dispose()
@@ -197,10 +227,9 @@ class Database:
 
     def close_writer(self) -> None:
         """Close everything but the readers, which need a running loop."""
-        self._watch.close()
         with self.lock.held():
             self.writer.dispose()
-        self.lock.close()
+        self.abandon()
 
 
 def _lock_file(path: Path) -> Path:

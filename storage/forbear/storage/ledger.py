@@ -30,7 +30,6 @@ from forbear.rules.model import (
     Certainty,
     Code,
     DelaySource,
-    Kind,
     Notice,
     Operation,
     Option,
@@ -46,7 +45,7 @@ from forbear.rules.requests import RenderError
 from forbear.rules.signals import Meaning, Signal
 from forbear.rules.steps import request_of
 from forbear.rules.taskbudget import USUAL, TaskLimits
-from forbear.rules.verdicts import Verdict, after_attempt, stop
+from forbear.rules.verdicts import Verdict, after_attempt, stop, without_lookup
 from forbear.storage import (
     accepting,
     announcing,
@@ -64,12 +63,13 @@ from forbear.storage import (
 )
 from forbear.storage.accepting import Accepted, Draft, NotAccepted
 from forbear.storage.announcing import Telling
-from forbear.storage.brakes import paused
+from forbear.storage.brakes import is_copy, paused
 from forbear.storage.deciding import Decided
 from forbear.storage.intents import judge, same_intent
 from forbear.storage.liveness import Liveness
 from forbear.storage.outcomes import (
     add_evidence,
+    after_cancel,
     evidence_of,
     in_words,
     let_go,
@@ -150,6 +150,12 @@ class Ledger:
             return False
         if holding is None or holding.action.binding != op.binding:
             return self._stranded(connection, op, holding, now.wall)
+        u = self._random.uniform() if op.step is Step.LOOKUP else 0.0
+        unfound = without_lookup(op, holding.contract, holding.action, now.wall, u)
+        if unfound is not None:
+            code, judged = audit.Code.RECONCILIATION_REQUIRED, with_pending(op, unfound)
+            self._apply(connection, op, judged, code, now.wall, holding)
+            return True
         parent = load(connection, op.parent_id) if op.parent_id is not None else None
         known = reserving.with_age_of_key(connection, op, now)
         extra = admission.is_extra(op)
@@ -443,7 +449,7 @@ class Ledger:
         if verdict.block_credential and reserved.holding.credential is not None:
             register.refuse_credential(connection, after, reserved.holding, now)
         limits.learn(connection, after, reserved, verdict, signal, reply, now, self._random)
-        self._after_cancel(connection, after, now)
+        after_cancel(connection, after, now)
         announcing.tell_of_breaker(connection, after, reserved.holding, now, self._random)
         return after
 
@@ -495,19 +501,6 @@ class Ledger:
         audit.append(connection, op.id, now, audit.Code.LATE_EVIDENCE, body)
         add_evidence(connection, op, reserved.holding, in_words(signal), now)
         return op
-
-    def _after_cancel(self, connection: Connection, op: Operation, now: int) -> None:
-        """A cancellation that the provider took makes the job's next check due."""
-        if op.kind is not Kind.CANCEL or op.state is not State.SUCCEEDED or op.parent_id is None:
-            return
-        job = load(connection, op.parent_id)
-        if job is None or job.state is not State.WAITING or job.lease_owner is not None:
-            return
-        if job.next_at is not None and job.next_at > now:
-            move_next(connection, job, now, now, WaitingFor.PROVIDER)
-            audit.append(
-                connection, job.id, now, audit.Code.CHECK_MOVED, {"because": op.id, "next_at": now}
-            )
 
     # --- decisions and ends on request ------------------------------------------------------
 
@@ -666,7 +659,8 @@ class Ledger:
             signal,
             now,
             self._random.uniform(),
-            can_still_send=reserving.can_still_send(connection, op, self._liveness),
+            can_still_send=reserving.can_still_send(connection, op, self._liveness)
+            or is_copy(connection),
             new_token=new_token,
         )
 

@@ -18,15 +18,25 @@ from forbear.rules.model import (
     RequestClass,
     State,
     Step,
+    WaitingFor,
 )
 from forbear.rules.paging import Progress, items_text
 from forbear.rules.ports import Reply
 from forbear.rules.signals import Meaning, Signal
 from forbear.rules.verdicts import Verdict, stop
+from forbear.storage import audit
 from forbear.storage.deciding import fields
 from forbear.storage.intents import watching
 from forbear.storage.schema import attempts, cases
-from forbear.storage.transitions import Holding, about_of, asked_for, case_text, open_case
+from forbear.storage.transitions import (
+    Holding,
+    about_of,
+    asked_for,
+    case_text,
+    load,
+    move_next,
+    open_case,
+)
 
 
 def outcome_of(reply: Reply) -> str:
@@ -141,6 +151,20 @@ def with_pending(op: Operation, verdict: Verdict) -> Verdict:
 
 
 _GOES_ON = frozenset({Event.POSTPONED, Event.OBSERVED, Event.ACCEPTED, Event.MADE_UNCLEAR})
+
+
+def after_cancel(connection: Connection, op: Operation, now: int) -> None:
+    """A cancellation that the provider took makes the job's next check due."""
+    if op.kind is not Kind.CANCEL or op.state is not State.SUCCEEDED or op.parent_id is None:
+        return
+    job = load(connection, op.parent_id)
+    if job is None or job.state is not State.WAITING or job.lease_owner is not None:
+        return
+    if job.next_at is not None and job.next_at > now:
+        move_next(connection, job, now, now, WaitingFor.PROVIDER)
+        audit.append(
+            connection, job.id, now, audit.Code.CHECK_MOVED, {"because": op.id, "next_at": now}
+        )
 
 
 def without_contract(op: Operation, signal: Signal, now: int) -> Verdict:

@@ -47,12 +47,13 @@ from sqlalchemy.pool import NullPool
 from forbear.rules.ports import Clock, Moment
 from forbear.storage import encrypting, rekeying, schema
 from forbear.storage.database import said, stored_generation
-from forbear.storage.errors import StoreError, StoreUnavailable
+from forbear.storage.errors import StoreError, StoreTooNew, StoreUnavailable
+from forbear.storage.generations import Terms, terms
 from forbear.storage.keyfiles import Name, Places
 from forbear.storage.schema import data_keys
 from forbear.storage.sealing import EpochKey, Log
 from forbear.storage.vault import Vault, unlock
-from forbear.storage.writer import BatchDead, Outcome, Unit, Writer, unavailable
+from forbear.storage.writer import UPGRADED, BatchDead, Outcome, Unit, Writer, unavailable
 
 T = TypeVar("T")
 
@@ -491,13 +492,16 @@ class ServerWriter(Writer):
 
 def _steps(connection: Connection, units: Sequence[Unit]) -> Sequence[Outcome]:
     """The units of a batch, each undone alone if it raises."""
-    return [_step(connection, unit) for unit in units]
+    allowed = terms(connection)
+    return [_step(connection, unit, allowed) for unit in units]
 
 
-def _step(connection: Connection, unit: Unit) -> Outcome:
+def _step(connection: Connection, unit: Unit, allowed: Terms) -> Outcome:
+    if not unit.may_run(allowed):
+        return Outcome(error=StoreTooNew(UPGRADED))
     connection.exec_driver_sql("SAVEPOINT unit")
     try:
-        value = unit(connection)
+        value = unit.run(connection)
     except BaseException as error:
         if _passes(error):
             raise

@@ -13,6 +13,7 @@ from forbear.rules.model import Attempt, AuditEvent, Case, Kind, Operation
 from forbear.rules.paging import Progress
 from forbear.rules.ports import Outbound
 from forbear.storage import audit, retention, rows
+from forbear.storage.brakes import COPY
 from forbear.storage.dialects import parsed
 from forbear.storage.intents import outbound
 from forbear.storage.readers import Readers
@@ -99,6 +100,8 @@ class Dossier:
     operation: Operation
     case: Case | None
     tasks: tuple[str, ...]
+    copy: bool
+    """Whether the store is held as a copy."""
 
 
 _CASE_COLUMNS = tuple((column.name, f"case_{column.name}") for column in cases.c)
@@ -107,6 +110,7 @@ _DOSSIER = (
         operations,
         *(column.label(f"case_{column.name}") for column in cases.c),
         tasks.c.task,
+        sa.exists().where(pauses.c.target == COPY).label("copy"),
     )
     .select_from(operations)
     .join(cases, sa.and_(cases.c.operation_id == operations.c.id, _OPEN), isouter=True)
@@ -278,7 +282,7 @@ class Queries(Readers):
         # What was read may be newer than `version`, never older: then the next one reads again.
         if len(known) >= _REMEMBERED:
             known.clear()
-        known[operation_id] = Dossier(rows.operation(first), case, named)
+        known[operation_id] = Dossier(rows.operation(first), case, named, first["copy"])
         return known[operation_id]
 
     async def children(self, operation_id: str, kind: Kind | None = None) -> list[Operation]:
@@ -403,7 +407,7 @@ class Queries(Readers):
         ]
 
     async def pauses(self) -> list[Mapping[str, Any]]:
-        """What people stopped: target, since, by."""
+        """What people stopped: target, since, by. And whether the store is held as a copy, why."""
         return [dict(row) for row in await self._rows(sa.select(pauses).order_by(pauses.c.since))]
 
     async def scopes(self) -> list[Mapping[str, Any]]:

@@ -35,7 +35,7 @@ from forbear.storage.vault import (
     SealedWord,
 )
 
-GENERATION = "0009"
+GENERATION = "0010"
 """The schema this program reads and writes: the newest migration."""
 
 metadata = sa.MetaData(

@@ -10,14 +10,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from sqlalchemy import Connection
+from sqlalchemy.exc import DBAPIError
 
 from forbear.rules.ports import Clock, Random
 from forbear.rules.taskbudget import USUAL, TaskLimits
-from forbear.storage import rekeying, tallies
+from forbear.storage import custody, rekeying, tallies
 from forbear.storage.beacon import served_at
 from forbear.storage.brakes import Brakes
-from forbear.storage.database import Database
-from forbear.storage.errors import StoreUnavailable
+from forbear.storage.database import Database, said
+from forbear.storage.errors import StoreError, StoreUnavailable
 from forbear.storage.figures import Figures
 from forbear.storage.keyfiles import Name, Places, kept
 from forbear.storage.ledger import Ledger
@@ -82,6 +83,11 @@ class Store:
         self.key = _store_key(self.home, random, lost)
         self.liveness = Liveness(self.home / "run", owner)
         self._database: Database | Postgres = (database := Database(path, places))
+        try:
+            custody.opened(database, clock.now().wall, random)
+        except (OSError, DBAPIError, StoreError) as error:
+            database.abandon()
+            raise StoreUnavailable(f"{path}: {said(error)}") from error
         self._writer: Writer = FileWriter(database)
 
     def _open_server(
@@ -107,13 +113,16 @@ class Store:
         self.place, self.clock = database.place, database.clock
         database.ear.call(self.wake)
 
-    async def write(self, unit: Callable[[Connection], T]) -> T:
+    async def write(self, unit: Callable[[Connection], T], *, outcome: bool = False) -> T:
         """Run one ledger transaction; returns when it is durable, and wakes whoever waits.
+
+        `outcome`: see `Writer.run`.
 
         Raises:
             StoreUnavailable: nothing was stored.
+            StoreTooNew: nor will be, for a newer program upgraded the store.
         """
-        result = await self._writer.run(unit)
+        result = await self._writer.run(unit, outcome=outcome)
         self.wake()
         return result
 
@@ -147,6 +156,10 @@ class Store:
     async def rotate_epoch(self, by: Mapping[str, object]) -> None:
         """Seal what comes under a new key, and say so in the log."""
         await self.write(partial(rekeying.rotate_epoch, at=self.clock.now().wall, by=by))
+
+    async def adopt(self, by: Mapping[str, object]) -> bool:
+        """See `custody.adopt`."""
+        return await self.write(partial(custody.adopt, by=by, now=self.clock.now().wall))
 
     async def forget_deleted(self) -> None:
         """See `Database.forget_deleted`."""

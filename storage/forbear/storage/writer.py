@@ -25,7 +25,8 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError, IntegrityError, ProgrammingError
 
 from forbear.storage.database import Database
-from forbear.storage.errors import StoreUnavailable
+from forbear.storage.errors import StoreTooNew, StoreUnavailable
+from forbear.storage.generations import Terms
 from forbear.storage.tallies import bound_of
 
 T = TypeVar("T")
@@ -33,9 +34,23 @@ T = TypeVar("T")
 BATCH = 256
 """Units in one COMMIT at the most."""
 
+UPGRADED = (
+    "a newer forbear upgraded the store: this process stores what comes of its requests, and sends "
+    "no more -> restart it with the newer program"
+)
 
-Unit = Callable[[Connection], Any]
-"""A transaction of the ledger."""
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """A transaction of the ledger."""
+
+    run: Callable[[Connection], Any]
+    outcome: bool = False
+    """It stores what came of a request that is out, or that the process ends."""
+
+    def may_run(self, terms: Terms) -> bool:
+        """Whether this program may still write it."""
+        return terms is Terms.ALL or (terms is Terms.OUTCOMES and self.outcome)
 
 
 @dataclass(slots=True)
@@ -67,21 +82,24 @@ class Writer(ABC):
         """Batches by how long they took, from asking for the lock until durable (see
         `tallies.bound_of`); under `ms` the sum of it."""
 
-    async def run(self, unit: Callable[[Connection], T]) -> T:
+    async def run(self, unit: Callable[[Connection], T], *, outcome: bool = False) -> T:
         """Run `unit` in a transaction and return its value once it is durable.
+
+        `outcome`: see `Unit`. Where a newer program upgraded the store, nothing else is written.
 
         The unit runs to its end even if the caller is cancelled. It may run twice if a disk fills
         up under a batch, so it must be repeatable.
 
         Raises:
             StoreUnavailable: nothing of it was stored.
+            StoreTooNew: nor will anything be by this process.
         """
         if self._closed:
             raise StoreUnavailable("the store is closed")
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         # A cancelled caller never looks at its future, and that is no error.
         future.add_done_callback(lambda done: done.cancelled() or done.exception())
-        self._queue.append(_Job(unit, future))
+        self._queue.append(_Job(Unit(unit, outcome), future))
         if self._flushing is None:
             self._flushing = asyncio.create_task(self._flush())
         return await asyncio.shield(future)
@@ -170,8 +188,11 @@ class FileWriter(Writer):
                 try:
                     connection = self._connect()
                     connection.exec_driver_sql("BEGIN IMMEDIATE")
-                    outcomes = [self._step(connection, unit) for unit in units]
+                    terms = self._database.entered(connection)
+                    outcomes = [self._step(connection, unit, terms) for unit in units]
+                    head = self._database.mark.head(connection)
                     connection.exec_driver_sql("COMMIT")
+                    self._database.came_to(head)
                     return outcomes
                 except BaseException:
                     self._undo()
@@ -179,10 +200,12 @@ class FileWriter(Writer):
         except (DBAPIError, sqlite3.Error, OSError) as error:
             raise BatchDead from error
 
-    def _step(self, connection: Connection, unit: Unit) -> Outcome:
+    def _step(self, connection: Connection, unit: Unit, terms: Terms) -> Outcome:
+        if not unit.may_run(terms):
+            return Outcome(error=StoreTooNew(UPGRADED))
         connection.exec_driver_sql("SAVEPOINT unit")
         try:
-            value = unit(connection)
+            value = unit.run(connection)
         except BaseException as error:
             if not _in_transaction(connection):
                 raise BatchDead from error

@@ -10,7 +10,7 @@ from forbear.rules.model import Refusal
 from forbear.rules.sameness import Duplicate, KeyConflict
 from forbear.rules.taskbudget import TaskFull
 from forbear.storage.accepting import NotAccepted
-from forbear.storage.brakes import Paused
+from forbear.storage.brakes import COPY, Paused
 from forbear.storage.caps import ScopeFull, WalkOver
 from forbear.storage.intents import EndedTask
 from forbear.storage.transitions import Holding
@@ -20,6 +20,8 @@ from forbear.tools import catalogue, refusals
 def because(outcome: NotAccepted, holding: Holding, now: int) -> Refusal:
     """The refusal that an outcome of `Ledger.accept` means."""
     match outcome:
+        case Paused(target) if target == COPY:
+            return refusals.copied()
         case Paused(target):
             return refusals.paused(target)
         case EndedTask(task, at):

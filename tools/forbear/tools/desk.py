@@ -139,8 +139,8 @@ class Desk:
             )
             records = [await self.record(op) for op in found[:limit]]
             return records, cursor_after(found[limit - 1]) if len(found) > limit else None
-        except StoreError:
-            return refusals.store_unavailable()
+        except StoreError as error:
+            return refusals.store_unavailable(error)
 
     async def record(
         self,
@@ -172,6 +172,7 @@ class Desk:
             case=case,
             decide_at=None if case is None else f"{decides_at}/escalations/{case.id}",
             console_served=served is not None,
+            copy=known is not None and known.copy,
             joined=joined,
             advice=advice,
             allowed_actions=states.allowed_actions(op, job),
@@ -189,8 +190,8 @@ class Desk:
         """The whole of a large result; `unknown_operation` where the caller has none there."""
         try:
             op = await self._own(operation_id, caller)
-        except StoreError:
-            return refusals.store_unavailable()
+        except StoreError as error:
+            return refusals.store_unavailable(error)
         if isinstance(op, Refusal):
             return op
         found = await asyncio.to_thread(artifact.read, op)
@@ -219,8 +220,8 @@ class Desk:
         try:
             asked = await self._store.read.open_cases()
             whose = [await self._store.read.operation(case.operation_id) for case in asked]
-        except StoreError:
-            return refusals.store_unavailable()
+        except StoreError as error:
+            return refusals.store_unavailable(error)
         pairs = zip(asked, whose, strict=True)
         return [case for case, op in pairs if op is not None and op.principal == caller.principal]
 
@@ -231,8 +232,8 @@ class Desk:
             return found
         try:
             standing = await scopes.known(self._store, self._clock.now().wall)
-        except StoreError:
-            return refusals.store_unavailable()
+        except StoreError as error:
+            return refusals.store_unavailable(error)
         return catalogue.described(self._book, found, standing)
 
     def follow(
@@ -258,8 +259,8 @@ class Desk:
                     waiting = Waiting(wait_seconds, caller, report)
                     op = await self._watch.for_news(op, known.news, waiting)
             return await self._answer(op, caller)
-        except StoreError:
-            return refusals.store_unavailable()
+        except StoreError as error:
+            return refusals.store_unavailable(error)
 
     async def _answer(
         self, op: Operation, caller: Caller, *, joined: bool = False, advice: str | None = None
@@ -351,8 +352,8 @@ class Desk:
             of_walk = catalogue.better_call(contract, action, accepted.items)
             advice = "; ".join(filter(None, (of_limits, of_walk))) or None
             return await self._answer(op, waiting.caller, joined=accepted.joined, advice=advice)
-        except StoreError:
-            return refusals.store_unavailable()
+        except StoreError as error:
+            return refusals.store_unavailable(error)
 
     # --- calls ------------------------------------------------------------------------------
 
@@ -448,8 +449,8 @@ class Desk:
                 return op
             if not await self._can_be_looked_up(op):
                 return self._not_allowed("reconcile_write", op, None)
-        except StoreError:
-            return refusals.store_unavailable()
+        except StoreError as error:
+            return refusals.store_unavailable(error)
         # The worker looks by schedule; asking only waits for what it finds, and counts as waiting.
         return await self.check_status(
             operation_id, wait_seconds=wait_seconds, caller=caller, report=report
@@ -488,8 +489,8 @@ class Desk:
             )
             case = await self._store.write(ask)
             return case if isinstance(case, Refusal) else await self._answer(op, caller)
-        except StoreError:
-            return refusals.store_unavailable()
+        except StoreError as error:
+            return refusals.store_unavailable(error)
 
     async def end_task(
         self, *, task: str | None, operation_id: str | None, reason: str | None, caller: Caller
@@ -508,8 +509,8 @@ class Desk:
                 end = partial(ledger.end_task, principal=principal, task=task or "", why=why)
                 ended = await self._store.write(end)
             return [await self.record(op) for op in ended], None
-        except StoreError:
-            return refusals.store_unavailable()
+        except StoreError as error:
+            return refusals.store_unavailable(error)
 
     # --- results and cancellations ----------------------------------------------------------
 
@@ -545,8 +546,8 @@ class Desk:
             return await self._page(
                 accepted.operation, offset, wait_seconds, caller, report, joined=accepted.joined
             )
-        except StoreError:
-            return refusals.store_unavailable()
+        except StoreError as error:
+            return refusals.store_unavailable(error)
 
     def _result_request(
         self, op: Operation, name: str | None
@@ -639,8 +640,8 @@ class Desk:
                 accepted.operation, states.at_rest, Waiting(wait_seconds, caller, report)
             )
             return await self._answer(asked, caller, joined=accepted.joined)
-        except StoreError:
-            return refusals.store_unavailable()
+        except StoreError as error:
+            return refusals.store_unavailable(error)
 
     def repetition(self, op: Operation, holding: Holding) -> Draft | Refusal:
         """The draft of the same action once more, which only a decision lets be stored."""

@@ -21,6 +21,8 @@ class Record:
     """The case's page on the web console."""
     console_served: bool = False
     """Whether that page answers; a person decides in a terminal as long as it does not."""
+    copy: bool = False
+    """The store is held as a copy: nothing but lookups is sent before a person adopts it."""
     joined: bool = False
     """This call met an operation that already ran."""
     advice: str | None = None

@@ -11,6 +11,7 @@ from difflib import get_close_matches
 
 from forbear.rules.model import Code, Kind, Option, Refusal, State
 from forbear.rules.taskbudget import OPEN_OPERATIONS
+from forbear.storage.errors import StoreError, StoreTooNew
 from forbear.tools.phrases import LIMIT, call_text
 from forbear.tools.times import clock_time
 from forbear.tools.untrusted import clip, word
@@ -238,6 +239,16 @@ def paused(name: str) -> Refusal:
     )
 
 
+def copied() -> Refusal:
+    return _refuse(
+        Code.PAUSED,
+        "This store is a copy of another one and takes no new work. Nothing was stored, nothing "
+        "was sent.",
+        "Tell the user: `forbear adopt`, run by a person, makes it the one that goes on. Then end "
+        "your turn. Do not adopt it yourself or go another way.",
+    )
+
+
 def task_ended(task: str, at: int, as_of: int) -> Refusal:
     return _refuse(
         Code.TASK_ENDED,
@@ -273,7 +284,19 @@ def contract_error(provider: str, place: str) -> Refusal:
     )
 
 
-def store_unavailable() -> Refusal:
+def _store_too_new() -> Refusal:
+    return _refuse(
+        Code.STORE_UNAVAILABLE,
+        "A newer forbear upgraded the store, and this server is of an older one. Nothing was "
+        "stored, nothing was sent.",
+        "Tell the user to restart this server (close and reopen the client), then end your turn. "
+        "Calling again before that changes nothing.",
+    )
+
+
+def store_unavailable(error: StoreError | None = None) -> Refusal:
+    if isinstance(error, StoreTooNew):
+        return _store_too_new()
     return _refuse(
         Code.STORE_UNAVAILABLE,
         "The store cannot be used. Nothing was stored, so nothing was sent.",

@@ -241,9 +241,12 @@ def sentence(scene: Scene) -> str:
             return f"a person was told: {_word(scene.body.get('reason'), 'no reason')}"
         case Code.CASE_CLOSED:
             return f"the question was closed: {clip(str(scene.body.get('why') or ''), 120)}"
+        case Code.STORE_HELD:
+            return "this store is a copy: another may have sent it since, so it is unclear"
         case (
             Code.PAUSED
             | Code.RESUMED
+            | Code.STORE_ADOPTED
             | Code.CREDENTIAL_ACCEPTED
             | Code.SCOPE_RESET
             | Code.CIRCUIT_OPENED

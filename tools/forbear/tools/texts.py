@@ -123,6 +123,8 @@ def _advise(record: Record) -> Advice:
     beside = record.operation.state is not State.ESCALATED
     if beside and record.case is not None and record.case.reason is Reason.REQUESTED:
         return _asked(record, record.case)
+    if record.copy and beside and _would_send(record.operation):
+        return _copied(record)
     match record.operation.state:
         case State.QUEUED:
             return _queued(record)
@@ -336,6 +338,21 @@ def _paused(record: Record) -> Advice:
         "Tell the user that `forbear resume` ends the pause, then end your turn; it goes on by "
         "itself afterwards.",
         "Do not end the pause yourself or go another way.",
+    )
+
+
+def _would_send(operation: Operation) -> bool:
+    """Whether something other than a lookup would leave for it next."""
+    return not operation.final and operation.step is not Step.LOOKUP
+
+
+def _copied(record: Record) -> Advice:
+    return Advice(
+        "This store is a copy of another one: nothing but lookups is sent from it.",
+        "This store is a copy: nothing but lookups is sent from it.",
+        "Tell the user: `forbear adopt`, run by a person, makes it the one that goes on. Then end "
+        "your turn.",
+        "Do not adopt it yourself or go another way.",
     )
 
 

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 import typer
 
 from forbear.server.cli import (
+    adopting,
     asked,
     audit,
     backup,
@@ -63,6 +64,7 @@ brakes.register(app)
 pruning.register(audit.register(app))
 keys.register(app)
 backup.register(app)
+adopting.register(app)
 stats.register(app)
 
 

@@ -52,8 +52,8 @@ def backup(
         "they lie elsewhere."
     )
     remark(
-        "It does not know what is sent from now on. Before anything starts on it: "
-        f"`FORBEAR_HOME={target} forbear pause all`, and nothing but lookups is sent."
+        "It does not know what is sent from now on, so nothing but lookups is sent from it before "
+        f"`FORBEAR_HOME={target} forbear adopt`."
     )
 
 

@@ -10,6 +10,7 @@ import typer
 from forbear.server.cli.home import is_new, opened, remark_if_nobody_sends, run, senders, settings
 from forbear.server.cli.reading import AsJson
 from forbear.server.cli.terminal import Failure, say, say_json
+from forbear.storage.brakes import COPY
 
 if TYPE_CHECKING:
     from forbear.storage.store import Store
@@ -49,6 +50,8 @@ def resume(target: Target = "all") -> None:
     """Undo a pause."""
 
     async def go(store: Store) -> None:
+        if target == COPY:
+            raise Failure("A copy is no pause. `forbear adopt` makes this store the living one.")
         gone = await store.write(partial(store.brakes.resume, target=target, by=_operator()))
         if not gone:
             paused = ", ".join(row["target"] for row in await store.read.pauses()) or "nothing"
@@ -85,6 +88,9 @@ def ps(as_json: AsJson = False) -> None:
             since = rfc3339(one.started_at)
             say(f"{one.role:<7} process {one.pid:<8} since {since}")
         for row in paused:
+            if row["target"] == COPY:
+                say(f"copy    {row['by']['why']}: only lookups are sent; see `forbear adopt`")
+                continue
             by = row["by"].get("operator", "somebody")
             say(f"paused  {row['target']}, since {rfc3339(row['since'])} by {by}")
         await remark_if_nobody_sends(store)

@@ -139,10 +139,16 @@ async def _examined(home: Settings) -> list[Finding]:
 
 
 async def _store(store: Store) -> list[Finding]:
+    from forbear.storage.brakes import COPY
     from forbear.storage.schema import GENERATION
 
     engine, version = await store.read.engine()
     return [
+        *(
+            Finding("copy", f"{one['by']['why']}: only lookups are sent", False, "forbear adopt")
+            for one in await store.read.pauses()
+            if one["target"] == COPY
+        ),
         Finding("store", f"{store.place}, schema {GENERATION}"),
         Finding(engine, version),
     ]

@@ -11,7 +11,7 @@ from forbear.server.cli.home import NOBODY, senders
 from forbear.server.clock import SystemClock
 from forbear.server.credentials import MissingCredential
 from forbear.server.providers import Contracts
-from forbear.storage.brakes import EVERYTHING
+from forbear.storage.brakes import COPY, EVERYTHING
 from forbear.storage.store import Store
 from forbear.tools.times import clock_time
 
@@ -34,6 +34,12 @@ async def _paused(store: Store, op: Operation, now: int) -> str:
     for pause in await store.read.pauses():
         target = str(pause["target"])
         held = target.startswith(f"{op.provider}/") and op.waiting_for is WaitingFor.SCOPE
+        if target == COPY:
+            return (
+                f"This store is a copy ({pause['by']['why']}): nothing but lookups is sent. "
+                "`forbear adopt` makes it the living one; the deadline stays "
+                f"{clock_time(op.deadline_at, now)}."
+            )
         if held or target in (EVERYTHING, op.provider):
             by = pause["by"].get("operator", "somebody")
             return (

@@ -71,11 +71,14 @@ def _serve_http(home: Settings, place: str, *, worker: bool) -> None:
 
     async def served() -> None:
         from forbear.server.http.serving import NotServed, serve_http
+        from forbear.storage.errors import StoreTooNew
 
         try:
             await serve_http(home, place, worker=worker, stopped=until_signalled(), ready=ready)
         except NotServed as error:
             raise Failure(str(error)) from error
+        except StoreTooNew as error:
+            raise Failure(f"{error}.", 3) from error
 
     run(served)
 
@@ -85,14 +88,17 @@ def worker() -> None:
     home = settings()
 
     async def stay() -> None:
-        from forbear.server.app import running
+        from forbear.server.app import first_of, running
+        from forbear.storage.writer import UPGRADED
 
         stopped = until_signalled()
         async with running(home, role="worker", worker=True) as app:
             jobs = sum(len(one.jobs) for one in app.contracts.contracts().values())
             plural = "" if jobs == 1 else "s"
             remark(f"Watching {home.home} with {jobs} job{plural} under contract. Ctrl-C stops.")
-            await stopped.wait()
+            await first_of(stopped, app.superseded)
+            if app.superseded.is_set():
+                raise Failure(f"{UPGRADED}.", 3)
             remark("Stopping; requests under way get a moment to end.")
 
     run(stay)

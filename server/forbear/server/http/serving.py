@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import uvicorn
 from starlette.types import ASGIApp
 
-from forbear.server.app import App, running
+from forbear.server.app import App, first_of, running
 from forbear.server.config import DEFAULT_CONSOLE, Settings, host_and_port
 from forbear.server.console.site import build as console
 from forbear.server.credentials import Credentials, MissingCredential
@@ -22,6 +22,8 @@ from forbear.server.http.site import build, resource, speaking
 from forbear.server.http.table import Http
 from forbear.server.upstream import Upstream
 from forbear.storage.beacon import Beacon
+from forbear.storage.errors import StoreTooNew
+from forbear.storage.writer import UPGRADED
 
 GRACE = 3
 """Seconds that open connections get when the process stops."""
@@ -166,12 +168,14 @@ async def serve_http(
                 serving = asyncio.create_task(server.serve(sockets=[listener]), name="serving")
                 with _told(app, url):
                     ready(url)
-                    await _first(serving, stopped)
+                    await _first(serving, stopped, app.superseded)
                 server.should_exit = True
                 desk.let_go()
                 await asyncio.wait({serving}, timeout=ANSWERING)
             # Sessions are over now, and with them their open streams.
             await serving
+            if app.superseded.is_set():
+                raise StoreTooNew(UPGRADED)
 
 
 @asynccontextmanager
@@ -213,9 +217,9 @@ def _told(app: App, url: str) -> Generator[None]:
         beacon.put_out()
 
 
-async def _first(serving: asyncio.Task[None], stopped: asyncio.Event) -> None:
+async def _first(serving: asyncio.Task[None], *stops: asyncio.Event) -> None:
     """Return once it is told to stop, or has ended by itself."""
-    asked = asyncio.create_task(stopped.wait(), name="until stopped")
+    asked = asyncio.create_task(first_of(*stops), name="until stopped")
     try:
         await asyncio.wait({serving, asked}, return_when=asyncio.FIRST_COMPLETED)
     finally:
