@@ -6,10 +6,8 @@ import re
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
-from sqlalchemy import event
 from tests.storage.house import (
     ACCEPTED,
     CONTRACT,
@@ -21,6 +19,7 @@ from tests.storage.house import (
     Said,
     contract,
 )
+from tests.storage.plans import plans
 from tests.support import FixedRandom, ManualClock
 
 from forbear.rules.model import Kind, Operation, Priority, State
@@ -254,22 +253,10 @@ def test_the_last_place_of_a_scope_is_given_once(house: House) -> None:
 
 def test_no_question_of_accepting_reads_a_whole_table(house: House) -> None:
     send(house, new(ask(house, task="one")))
-    asked: list[tuple[str, Any]] = []
-
-    def note(*told: Any) -> None:
-        asked.append((told[2], told[3]))
-
-    engine = house.database.writer
-    event.listen(engine, "before_cursor_execute", note)
     house.clock.advance(2_000)
-    new(ask(house, task="one"))
-    event.remove(engine, "before_cursor_execute", note)
-    steps: list[str] = []
-    with engine.connect() as connection:
-        for text, parameters in asked:
-            if text.startswith("SELECT"):
-                plan = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {text}", parameters)
-                steps += [str(row.detail) for row in plan]
+    with plans(house) as seen:
+        new(ask(house, task="one"))
+    steps = [step for plan in seen.values() for step in plan]
     for index in ("walk", "unsent", "writes", "intent", "parent"):
         assert any(f"INDEX ix_operations_{index}" in step for step in steps), (index, steps)
     large = "SCAN (operations|attempts|tasks|requests)"

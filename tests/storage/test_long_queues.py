@@ -7,35 +7,14 @@ are, so that a few operations show what becomes of a hundred thousand.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
 
 import pytest
-from sqlalchemy import event
 from tests.storage.house import House, Said
+from tests.storage.plans import plans
 from tests.storage.traffic import MINUTE, Arrival, Traffic
 
 LONG = r"SCAN (operations|requests|tasks|waits|reservations|attempts)\b(?!.*uq_attempts_open)"
 """Reading a table that grows with the work; of open attempts there are as many as slots."""
-
-
-@contextmanager
-def plans(house: House) -> Iterator[dict[str, list[str]]]:
-    """How SQLite carries out each statement that the writer executes meanwhile."""
-    seen: dict[str, list[str]] = {}
-    engine = house.database.writer
-
-    def explain(_: Any, cursor: Any, statement: str, given: Any, *rest: Any) -> None:
-        if statement not in seen and statement.startswith(("SELECT", "UPDATE", "DELETE")):
-            asked = cursor.connection.execute(f"EXPLAIN QUERY PLAN {statement}", given)
-            seen[statement] = [row[3] for row in asked]
-
-    event.listen(engine, "before_cursor_execute", explain)
-    try:
-        yield seen
-    finally:
-        event.remove(engine, "before_cursor_execute", explain)
 
 
 @pytest.mark.requirement("R02", "R07")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
+from functools import cache
 
 import sqlalchemy as sa
 from sqlalchemy import Connection
@@ -39,6 +40,7 @@ from forbear.storage.intents import (
     same_intent,
 )
 from forbear.storage.schema import operations, requests, tasks
+from forbear.storage.statements import Statement
 from forbear.storage.tallies import Saved, Tally
 from forbear.storage.transitions import Holding, Ids, insert_case, must_load, recorded
 
@@ -232,6 +234,14 @@ def _join(
     return Accepted(known, joined=True, items=items)
 
 
+@cache
+def _operation_of(names: tuple[str, ...]) -> Statement:
+    return Statement(sa.insert(operations), *names)
+
+
+_REQUEST = Statement(sa.insert(requests), "operation_id", "request", "body", "credential")
+
+
 def _insert(
     connection: Connection,
     draft: Draft,
@@ -263,15 +273,14 @@ def _insert(
     if inherits is not None:
         op = inherit(op, inherits)
     values = {name: getattr(op, name) for name in Operation.__slots__ if name != "number"}
-    connection.execute(sa.insert(operations), rows.columns(values))
-    connection.execute(
-        sa.insert(requests),
-        {
-            "operation_id": op.id,
-            "request": plain(draft.request),
-            "body": draft.request.body,
-            "credential": holding.credential,
-        },
+    row = rows.columns(values)
+    _operation_of(tuple(row)).run(connection, **row)
+    _REQUEST.run(
+        connection,
+        operation_id=op.id,
+        request=plain(draft.request),
+        body=draft.request.body,
+        credential=holding.credential,
     )
     add_task(connection, op.id, draft.task)
     stored = must_load(connection, op.id)

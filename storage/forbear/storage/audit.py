@@ -29,6 +29,7 @@ from forbear.storage.sealing import (
     mark,
     new_epoch_key,
 )
+from forbear.storage.statements import Statement
 
 SIGNED_EVERY = 100
 """Rows between two checkpoints at the most."""
@@ -132,7 +133,7 @@ def _newest(number: sa.Column[int]) -> sa.ColumnElement[bool]:
 
 _LAST = sa.select(checkpoints).where(_newest(checkpoints.c.number))
 _EPOCH = sa.select(audit_epochs).where(_newest(audit_epochs.c.number))
-_HEAD = (
+_HEAD = Statement(
     sa.select(
         events.c.sequence,
         events.c.hash,
@@ -146,7 +147,9 @@ _HEAD = (
     .where(_newest(events.c.sequence))
 )
 """The last row, how far it is signed, and the epoch in use."""
-_INSERT = sa.insert(events)
+_INSERT = Statement(
+    sa.insert(events), "sequence", "operation_id", "header", "body", "previous", "hash", "sealed"
+)
 _SIGNING_KEY = (
     sa.select(checkpoints.c.next_key)
     .where(checkpoints.c.next_key.is_not(None))
@@ -192,7 +195,7 @@ def append(
         StoreUnavailable: the keys that are there are not those of this log.
     """
     log = log_of(connection)
-    head = connection.execute(_HEAD).first()
+    head = _HEAD.first(connection)
     previous = GENESIS if head is None else head.hash
     sequence = 1 if head is None else head.sequence + 1
     current = None
@@ -201,17 +204,15 @@ def append(
     if current is None or current.is_over(at, sequence):
         current = begin_epoch(connection, at)
     row = log.seal(current, previous, sequence, at, code, operation_id, body, start)
-    connection.execute(
-        _INSERT,
-        {
-            "sequence": sequence,
-            "operation_id": operation_id,
-            "header": row.header,
-            "body": "",
-            "sealed": row.sealed,
-            "previous": previous,
-            "hash": row.hash,
-        },
+    _INSERT.run(
+        connection,
+        sequence=sequence,
+        operation_id=operation_id,
+        header=row.header,
+        body="",
+        sealed=row.sealed,
+        previous=previous,
+        hash=row.hash,
     )
     signed, signed_at = (None, None) if head is None else (head.signed, head.signed_at)
     if code in SIGNED_AT_ONCE or _is_due(signed, signed_at, sequence, at):
@@ -248,7 +249,7 @@ def _is_due(signed: int | None, signed_at: int | None, sequence: int, at: int) -
 
 def sign(connection: Connection, at: int, *, at_once: bool = False) -> None:
     """Sign the head, if rows have waited for it long enough or shall not wait."""
-    head = connection.execute(_HEAD).first()
+    head = _HEAD.first(connection)
     if head is None or head.sequence == head.signed:
         return
     if at_once or _is_due(head.signed, head.signed_at, head.sequence, at):

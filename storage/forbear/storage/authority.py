@@ -11,6 +11,7 @@ from forbear.rules.escalations import SESSION
 from forbear.rules.model import Case, Operation, Option
 from forbear.rules.schedule import end_of
 from forbear.storage.schema import authorisations, cases, grants, operations
+from forbear.storage.statements import Statement
 from forbear.storage.transitions import Ids
 
 ALLOWS = frozenset(
@@ -57,14 +58,18 @@ def authorise(
     connection.execute(sa.insert(authorisations), row)
 
 
+_AUTHORISATION = Statement(
+    sa.select(authorisations).where(authorisations.c.case_id == sa.bindparam("case"))
+)
+
+
 def consume(connection: Connection, op: Operation, attempt_id: str, now: int) -> bool:
     """Take up the authorisation that `op` runs under, in the transaction of a permit.
 
     The first permit consumes it; what follows inside the granted limits rests on the same. False if
     it is for another request or over: then nothing may leave under it.
     """
-    mine = sa.select(authorisations).where(authorisations.c.case_id == op.authorisation)
-    row = connection.execute(mine).first()
+    row = _AUTHORISATION.first(connection, case=op.authorisation)
     if row is None or row.consumed_at is not None:
         return True
     if row.operation_id != op.id or row.request_digest != op.request_digest:

@@ -11,6 +11,7 @@ from sqlalchemy import Connection
 from forbear.rules.ports import Clock
 from forbear.storage import audit, register
 from forbear.storage.schema import pauses
+from forbear.storage.statements import Statement
 
 EVERYTHING = "all"
 """The pause that stops every provider."""
@@ -18,7 +19,8 @@ EVERYTHING = "all"
 COPY = "a copy"
 """The pause of a store that may not be the living one (`custody`); no provider is called so."""
 
-_PAUSED = sa.select(pauses.c.target).where(pauses.c.target.in_(sa.bindparam("any", expanding=True)))
+_PAUSES = Statement(sa.select(pauses.c.target))
+"""All of them: people make them, so there are few."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,14 +32,17 @@ class Paused:
 
 def paused(connection: Connection, provider: str, *scopes: str) -> Paused | None:
     """Which pause stops requests of a provider and these scopes now, if any."""
-    targets = [COPY, EVERYTHING, provider, *scopes]
-    found = connection.execute(_PAUSED, {"any": targets}).scalars().all()
-    return Paused(min(found, key=targets.index)) if found else None
+    stopped, asked = _stopped(connection), (COPY, EVERYTHING, provider, *scopes)
+    return next((Paused(target) for target in asked if target in stopped), None)
 
 
 def is_copy(connection: Connection) -> bool:
     """Whether the store is held as one that may not be the living one."""
-    return connection.execute(_PAUSED, {"any": [COPY]}).first() is not None
+    return COPY in _stopped(connection)
+
+
+def _stopped(connection: Connection) -> set[str]:
+    return {row.target for row in _PAUSES.all(connection)}
 
 
 class Brakes:
@@ -51,7 +56,7 @@ class Brakes:
 
     def pause(self, connection: Connection, target: str, by: Mapping[str, object]) -> bool:
         """Stop a provider, a scope (by its key) or `all`. False if it was stopped already."""
-        if connection.execute(_PAUSED, {"any": [target]}).first() is not None:
+        if target in _stopped(connection):
             return False
         now = self._clock.now().wall
         row = {"target": target, "since": now, "by": dict(by)}

@@ -7,16 +7,18 @@ place.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
-from forbear.rules.contract import Action, Call, Contract, Scope
+from forbear.rules.contract import Action, Call, Contract
 from forbear.rules.model import Kind, Operation
 from forbear.rules.pacing import scope_key
 from forbear.rules.steps import scopes_of
 from forbear.rules.taskbudget import TaskFull, TaskLimits, TaskUse, full
 from forbear.storage.schema import LIVE, PLAIN_READ, UNSENT, attempts, operations, tasks
+from forbear.storage.statements import Statement
 
 WALK = 600_000
 """How long an item that was read one by one counts, ms."""
@@ -111,21 +113,13 @@ def scope_full(
     """Whether one more call or submission would wait in a scope that has no more room."""
     if op.kind not in _COUNTED:
         return None
+    whose = {"of_provider": op.provider, "of_account": op.account, "of_action": op.action}
     for scope in scopes_of(contract.scopes, op.action):
-        waiting = sa.and_(
-            sa.text(UNSENT),
-            operations.c.kind.in_([str(kind) for kind in _COUNTED]),
-            operations.c.approve_by.is_(None),
-            *_members(scope, op),
-        )
-        # Not counted further than the cap: a queue may be long.
-        some = sa.select(sa.literal(1)).select_from(operations).where(waiting)
-        counted = some.limit(scope.max_delayed_requests).subquery()
-        count = connection.execute(sa.select(sa.func.count()).select_from(counted)).scalar_one()
-        if count >= scope.max_delayed_requests:
-            first_at = connection.execute(
-                sa.select(sa.func.min(operations.c.next_at)).where(waiting)
-            ).scalar_one()
+        most = scope.max_delayed_requests
+        waiting, first = _waiting(scope.per, tuple(scope.actions))
+        count = waiting.scalar(connection, most=most, **whose)
+        if count >= most:
+            first_at = first.scalar(connection, **whose)
             key = scope_key(scope, op.provider, op.account, op.action)
             return ScopeFull(key, count, first_at if first_at > now else None)
     return None
@@ -134,13 +128,28 @@ def scope_full(
 _COUNTED = (Kind.CALL, Kind.JOB)
 
 
-def _members(scope: Scope, op: Operation) -> list[sa.ColumnElement[bool]]:
-    """The operations that share a scope with `op`, as `scope_key` tells scopes apart."""
-    members = [operations.c.provider == op.provider]
-    if scope.per not in ("provider", "host"):
-        members.append(operations.c.account == op.account)
-    if scope.per == "account+action":
-        members.append(operations.c.action == op.action)
-    elif "*" not in scope.actions:
-        members.append(operations.c.action.in_(scope.actions))
-    return members
+@cache
+def _waiting(per: str, actions: tuple[str, ...]) -> tuple[Statement, Statement]:
+    """How many of a scope wait, not counted further than `most`, and when the first of them goes.
+
+    Of the operations that share a scope, as `scope_key` tells scopes apart.
+    """
+    members = [operations.c.provider == sa.bindparam("of_provider")]
+    if per not in ("provider", "host"):
+        members.append(operations.c.account == sa.bindparam("of_account"))
+    if per == "account+action":
+        members.append(operations.c.action == sa.bindparam("of_action"))
+    elif "*" not in actions:
+        members.append(operations.c.action.in_([sa.literal(action) for action in actions]))
+    waiting = sa.and_(
+        sa.text(UNSENT),
+        operations.c.kind.in_([sa.literal(str(kind)) for kind in _COUNTED]),
+        operations.c.approve_by.is_(None),
+        *members,
+    )
+    some = sa.select(sa.literal(1)).select_from(operations).where(waiting)
+    counted = some.limit(sa.bindparam("most", type_=sa.Integer)).subquery()
+    return (
+        Statement(sa.select(sa.func.count()).select_from(counted)),
+        Statement(sa.select(sa.func.min(operations.c.next_at)).where(waiting)),
+    )

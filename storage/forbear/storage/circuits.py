@@ -6,17 +6,20 @@ from datetime import UTC, datetime
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy import Connection, Row
+from sqlalchemy import Connection
 
 from forbear.rules import outage
 from forbear.rules.model import DelaySource, Operation, Reason
 from forbear.rules.pacing import Circuit
 from forbear.storage import audit
 from forbear.storage.schema import LIVE, cases, circuits, operations
+from forbear.storage.statements import Statement
 from forbear.storage.transitions import About, Holding, Ids, insert_case, open_case
 
-_CIRCUIT = sa.select(circuits).where(
-    circuits.c.scope == sa.bindparam("of_scope"), circuits.c.host == sa.bindparam("of_host")
+_CIRCUIT = Statement(
+    sa.select(circuits).where(
+        circuits.c.scope == sa.bindparam("of_scope"), circuits.c.host == sa.bindparam("of_host")
+    )
 )
 _HELD = sa.select(operations.c.id, operations.c.number, operations.c.next_at).where(
     operations.c.provider == sa.bindparam("provider"),
@@ -31,10 +34,10 @@ def open_circuit(connection: Connection, scope: str, host: str, now: int) -> Cir
     return None if row is None or row.open_since is None else Circuit(row.probe_at)
 
 
-def _known(connection: Connection, scope: str, host: str, now: int) -> Row[Any] | None:
+def _known(connection: Connection, scope: str, host: str, now: int) -> Any:
     """What is known of a scope and host. Where the clock was set back, its times move with it."""
     here = {"of_scope": scope, "of_host": host}
-    row = connection.execute(_CIRCUIT, here).first()
+    row = _CIRCUIT.first(connection, **here)
     if row is None or row.updated_at <= now:
         return row
     ahead, moved = row.updated_at - now, {"updated_at": now}
@@ -42,7 +45,7 @@ def _known(connection: Connection, scope: str, host: str, now: int) -> Row[Any] 
         for time in ("open_since", "probe_at", "page_at"):
             moved[time] = getattr(row, time) - ahead
     _update(connection, scope, host, **moved)
-    return connection.execute(_CIRCUIT, here).first()
+    return _CIRCUIT.first(connection, **here)
 
 
 def probing(connection: Connection, scope: str, host: str, until: int, now: int) -> None:

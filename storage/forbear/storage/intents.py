@@ -24,6 +24,7 @@ from forbear.storage.schema import (
     requests,
     tasks,
 )
+from forbear.storage.statements import Statement
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,13 +82,19 @@ def by_key(connection: Connection, op: Operation) -> Operation | None:
 
 
 def same_intent(connection: Connection, op: Operation) -> list[Operation]:
-    found = connection.execute(
-        sa.select(operations)
-        .where(operations.c.intent == op.intent, operations.c.kind == str(op.kind))
-        .order_by(operations.c.number.desc())
-        .limit(50)
-    ).mappings()
+    found = _SAME_INTENT.mappings(connection, of_intent=op.intent, of_kind=str(op.kind))
     return [rows.operation(row) for row in found]
+
+
+_SAME_INTENT = Statement(
+    sa.select(operations)
+    .where(
+        operations.c.intent == sa.bindparam("of_intent"),
+        operations.c.kind == sa.bindparam("of_kind"),
+    )
+    .order_by(operations.c.number.desc())
+    .limit(50)
+)
 
 
 def judge(
@@ -193,17 +200,28 @@ def watching(connection: Connection, op: Operation, job: str) -> Operation | Non
     """Another operation that is not over and watches this job of the provider."""
     if op.kind is not Kind.JOB:
         return None
-    query = sa.select(operations).where(
-        operations.c.provider == op.provider,
-        operations.c.account == op.account,
-        operations.c.action == op.action,
-        operations.c.provider_job == job,
-        operations.c.kind == str(Kind.JOB),
-        sa.text(LIVE),
-        operations.c.id != op.id,
+    found = _WATCHING.mappings(
+        connection,
+        of_provider=op.provider,
+        of_account=op.account,
+        of_action=op.action,
+        job=job,
+        own=op.id,
     )
-    row = connection.execute(query).mappings().first()
-    return None if row is None else rows.operation(row)
+    return rows.operation(found[0]) if found else None
+
+
+_WATCHING = Statement(
+    sa.select(operations).where(
+        operations.c.provider == sa.bindparam("of_provider"),
+        operations.c.account == sa.bindparam("of_account"),
+        operations.c.action == sa.bindparam("of_action"),
+        operations.c.provider_job == sa.bindparam("job"),
+        operations.c.kind == sa.literal_column(f"'{Kind.JOB}'"),
+        sa.text(LIVE),
+        operations.c.id != sa.bindparam("own"),
+    )
+)
 
 
 def inherit(op: Operation, earlier: Operation) -> Operation:
@@ -227,15 +245,20 @@ def add_task(connection: Connection, operation_id: str, task: str | None) -> boo
     holder = NO_TASK if task is None else task
     if has_task(connection, operation_id, holder):
         return False
-    connection.execute(sa.insert(tasks), {"operation_id": operation_id, "task": holder})
+    _ADD_TASK.run(connection, operation_id=operation_id, task=holder)
     return True
 
 
 def has_task(connection: Connection, operation_id: str, task: str) -> bool:
-    query = sa.select(tasks.c.task).where(
-        tasks.c.operation_id == operation_id, tasks.c.task == task
+    return _TASK.first(connection, of=operation_id, named=task) is not None
+
+
+_ADD_TASK = Statement(sa.insert(tasks), "operation_id", "task")
+_TASK = Statement(
+    sa.select(tasks.c.task).where(
+        tasks.c.operation_id == sa.bindparam("of"), tasks.c.task == sa.bindparam("named")
     )
-    return connection.execute(query).first() is not None
+)
 
 
 def plain(request: Outbound) -> dict[str, object]:
@@ -253,15 +276,16 @@ def plain(request: Outbound) -> dict[str, object]:
     }
 
 
+_REQUEST = Statement(sa.select(requests).where(requests.c.operation_id == sa.bindparam("of")))
+
+
 def stored_request(connection: Connection, operation_id: str) -> Outbound:
     """The request of an operation exactly as it was accepted and shown.
 
     Raises:
         RenderError: the key that it was sealed with is gone.
     """
-    row = connection.execute(
-        sa.select(requests).where(requests.c.operation_id == operation_id)
-    ).one()
+    row = _REQUEST.first(connection, of=operation_id)
     if row.request is None:
         raise RenderError("what was asked for was sealed with a key that is lost")
     return outbound(row.request, row.body)

@@ -277,25 +277,23 @@ class Ledger:
             },
         )
         hold_until = admitted.send_by + admitted.timeout + admission.SETTLING
-        connection.execute(
-            sa.insert(attempts),
-            {
-                "id": attempt_id,
-                "operation_id": op.id,
-                "number": number,
-                "step": str(admitted.step),
-                "trigger": str(trigger),
-                "authorisation": op.authorisation,
-                "owner": self.owner,
-                "fence": after.fence,
-                "scope": admitted.taken[0].key,
-                "reserved_at": now.wall,
-                "reserved_boot": now.boot,
-                "boot_id": now.boot_id,
-                "send_by": admitted.send_by,
-                "hold_until": hold_until,
-                "request_digest": request_digest(request, holding.action.section),
-            },
+        reserving.OPEN.run(
+            connection,
+            id=attempt_id,
+            operation_id=op.id,
+            number=number,
+            step=str(admitted.step),
+            trigger=str(trigger),
+            authorisation=op.authorisation,
+            owner=self.owner,
+            fence=after.fence,
+            scope=admitted.taken[0].key,
+            reserved_at=now.wall,
+            reserved_boot=now.boot,
+            boot_id=now.boot_id,
+            send_by=admitted.send_by,
+            hold_until=hold_until,
+            request_digest=request_digest(request, holding.action.section),
         )
         register.take(connection, attempt_id, admitted, op, host, now.wall, hold_until)
         permit = Permit(
@@ -417,11 +415,9 @@ class Ledger:
         permit = reserved.permit
         outcome = outcome_of(reply)
         facts = evidence_of(reserved.operation, reply, signal)
-        mine = connection.execute(
-            sa.update(attempts)
-            .where(attempts.c.id == permit.attempt_id, attempts.c.closed_at.is_(None))
-            .values(closed_at=now, outcome=outcome, **facts)
-        ).rowcount
+        mine = reserving.CLOSE.run(
+            connection, of=permit.attempt_id, closed_at=now, outcome=outcome, **facts
+        )
         op = must_load(connection, permit.operation_id)
         if mine == 0:
             return self._late(connection, op, reserved, outcome, facts, signal, now)

@@ -21,6 +21,7 @@ from sqlalchemy import Connection
 from forbear.rules.model import Operation
 from forbear.rules.pacing import rank_of
 from forbear.storage.schema import operations, scopes, task_turns, tasks, turns, waits
+from forbear.storage.statements import Statement
 
 STUCK = 3_000
 """An operation that is due for so long, ms, is run by nobody: others go before it."""
@@ -44,16 +45,18 @@ def _lane(table: sa.Table) -> sa.ColumnElement[bool]:
     return sa.and_(table.c.scope == _SCOPE, table.c.rank == _RANK, table.c.principal == _PRINCIPAL)
 
 
-_MINE = sa.select(waits).where(waits.c.operation_id == _ID)
-_OTHERS = (
+_MINE = Statement(sa.select(waits).where(waits.c.operation_id == _ID))
+_OTHERS = Statement(
     sa.select(sa.literal(1)).where(waits.c.scope == _SCOPE, waits.c.operation_id != _ID).limit(1)
 )
-_CALLERS = (
+_CALLERS = Statement(
     sa.select(turns.c.rank, turns.c.principal)
     .where(turns.c.scope == _SCOPE)
     .order_by(turns.c.rank, turns.c.turn)
 )
-_TASKS = sa.select(task_turns.c.task).where(_lane(task_turns)).order_by(task_turns.c.turn)
+_TASKS = Statement(
+    sa.select(task_turns.c.task).where(_lane(task_turns)).order_by(task_turns.c.turn)
+)
 _PLACES = sa.select(
     waits.c.operation_id,
     waits.c.rank,
@@ -62,8 +65,8 @@ _PLACES = sa.select(
     waits.c.number,
     operations.c.next_at,
 ).join(operations, operations.c.id == waits.c.operation_id)
-_OWN = _PLACES.where(waits.c.scope == _SCOPE, waits.c.operation_id == _ID)
-_READY = (
+_OWN = Statement(_PLACES.where(waits.c.scope == _SCOPE, waits.c.operation_id == _ID))
+_READY = Statement(
     _PLACES.where(
         _lane(waits),
         waits.c.task == _TASK,
@@ -96,7 +99,7 @@ class Standing:
 
 def standing(connection: Connection, scope: str, op: Operation, now: int) -> Standing:
     """Where `op` stands in the queue of a scope; a newcomer stands behind its equals."""
-    if connection.execute(_OTHERS, {"of_s": scope, "id": op.id}).first() is None:
+    if _OTHERS.first(connection, of_s=scope, id=op.id) is None:
         return Standing(first=True, ahead=0)
     first = _first(connection, scope, now, op.id)
     if first is None or first.operation_id == op.id or first.rank > rank_of(op):
@@ -104,19 +107,17 @@ def standing(connection: Connection, scope: str, op: Operation, now: int) -> Sta
     return Standing(first=False, ahead=_ahead(connection, scope, op))
 
 
-def _first(
-    connection: Connection, scope: str, now: int, id: str = ""
-) -> sa.Row[*tuple[Any, ...]] | None:
+def _first(connection: Connection, scope: str, now: int, id: str = "") -> Any:
     """Whose turn it is. What is parked or runs nowhere is passed over, unless it is `id` itself."""
-    own = connection.execute(_OWN, {"of_s": scope, "id": id}).first()
+    own = _OWN.first(connection, of_s=scope, id=id) if id else None
     mine = None if own is None else (own.rank, own.principal, own.task)
-    for rank, principal in connection.execute(_CALLERS, {"of_s": scope}).all():
+    for rank, principal in _CALLERS.all(connection, of_s=scope):
         lane = {"of_s": scope, "of_r": rank, "of_p": principal}
-        for (task,) in connection.execute(_TASKS, lane):
+        for (task,) in _TASKS.all(connection, **lane):
             here = own if mine == (rank, principal, task) else None
             before = LAST if here is None else here.number
             asked = {**lane, "of_t": task, "before": before, "stuck": now - STUCK}
-            first = connection.execute(_READY, asked).first() or here
+            first = _READY.first(connection, **asked) or here
             if first is not None:
                 return first
     return None
@@ -190,7 +191,7 @@ def _enter(connection: Connection, scope: str, op: Operation, now: int) -> None:
 
 
 def _places(connection: Connection, operation_id: str) -> list[Any]:
-    return list(connection.execute(_MINE, {"id": operation_id}).all())
+    return list(_MINE.all(connection, id=operation_id))
 
 
 def leave(connection: Connection, operation_id: str, now: int, *, served: bool = False) -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy import Connection, Row
+from sqlalchemy import Connection
 
 from forbear.rules import pacing
 from forbear.rules.admission import Admit
@@ -19,20 +20,30 @@ from forbear.rules.steps import scopes_of
 from forbear.rules.tokens import uses_tokens
 from forbear.storage import circuits, queueing
 from forbear.storage.schema import attempts, credentials, reservations, scopes, token_slots
+from forbear.storage.statements import Statement
 from forbear.storage.transitions import Holding
 
 _NOW = sa.bindparam("now", type_=sa.BigInteger)
 _KEY = sa.bindparam("scope_key", type_=sa.Text)
 
-_SCOPE = sa.select(scopes).where(scopes.c.key == _KEY)
+_SCOPE = Statement(sa.select(scopes).where(scopes.c.key == _KEY))
 _OPEN = reservations.join(attempts, attempts.c.id == reservations.c.attempt_id)
-_BUSY = (
+_BUSY = Statement(
     sa.select(sa.func.count(), sa.func.min(reservations.c.hold_until))
     .select_from(_OPEN)
     .where(
         reservations.c.scope == _KEY,
         reservations.c.hold_until > _NOW,
         attempts.c.closed_at.is_(None),
+    )
+)
+_HOLD = Statement(
+    sa.insert(reservations), "attempt_id", "scope", "reserved_at", "hold_until", "extra"
+)
+_CREDENTIALS = Statement(
+    sa.select(credentials).where(
+        credentials.c.provider == sa.bindparam("of_provider", type_=sa.Text),
+        credentials.c.account == sa.bindparam("of_account", type_=sa.Text),
     )
 )
 _FETCHING = sa.select(sa.func.count(), sa.func.min(token_slots.c.hold_until)).where(
@@ -91,7 +102,7 @@ def _state(
     extra: bool,
 ) -> ScopeState:
     row = _record(connection, key, now)
-    open_attempts, next_free_at = connection.execute(_BUSY, {"scope_key": key, "now": now}).one()
+    open_attempts, next_free_at = _BUSY.first(connection, scope_key=key, now=now)
     place = queueing.standing(connection, key, op, now)
     repeated, free_at = 0, None
     if extra and scope.retry_budget is not None:
@@ -111,12 +122,12 @@ def _state(
     return known if row is None else _with_record(known, row)
 
 
-def _record(connection: Connection, key: str, now: int) -> Row[Any] | None:
-    row = connection.execute(_SCOPE, {"scope_key": key}).first()
+def _record(connection: Connection, key: str, now: int) -> Any:
+    row = _SCOPE.first(connection, scope_key=key)
     if row is None or row.updated_at <= now:
         return row
     rewind(connection, now)
-    return connection.execute(_SCOPE, {"scope_key": key}).first()
+    return _SCOPE.first(connection, scope_key=key)
 
 
 def rewind(connection: Connection, now: int) -> None:
@@ -129,7 +140,9 @@ def rewind(connection: Connection, now: int) -> None:
         ahead = updated_at - now
         moved: dict[str, object] = {name: scopes.c[name] - ahead for name in _MILLISECONDS}
         moved |= {name: scopes.c[name] - ahead * 1_000 for name in _MICROSECONDS}
-        _set(connection, key, now, moved)
+        connection.execute(
+            sa.update(scopes).where(scopes.c.key == key).values(**moved, updated_at=now)
+        )
         mine = sa.and_(reservations.c.scope == key, reservations.c.hold_until > now)
         connection.execute(
             sa.update(reservations)
@@ -145,7 +158,7 @@ _MILLISECONDS = ("next_allowed_at", "reset_at", "slowed_at")
 _MICROSECONDS = ("theoretical_arrival", "background_arrival")
 
 
-def _with_record(known: ScopeState, row: Row[Any]) -> ScopeState:
+def _with_record(known: ScopeState, row: Any) -> ScopeState:
     return replace(
         known,
         next_allowed_at=row.next_allowed_at,
@@ -177,33 +190,45 @@ def take(
             "hold_until": hold_until,
             "extra": admitted.extra,
         }
-        connection.execute(sa.insert(reservations), row)
+        _HOLD.run(connection, **row)
         if one.probes:
             circuits.probing(connection, one.key, host, now + admitted.lease, now)
         mark: dict[str, object] = {"theoretical_arrival": one.arrival}
         if one.background_arrival is not None:
             mark["background_arrival"] = one.background_arrival
-        left = sa.case((scopes.c.remaining > 0, scopes.c.remaining - 1), else_=scopes.c.remaining)
-        _set(connection, one.key, now, mark, remaining=left)
+        _set(connection, one.key, now, mark, taking=True)
         queueing.call_next(connection, one.key, one.next_at, now)
 
 
 def take_beside(connection: Connection, admitted: Admit, now: int) -> None:
     """Take from each scope what one more request takes, for one that is no attempt."""
     for one in admitted.taken:
-        left = sa.case((scopes.c.remaining > 0, scopes.c.remaining - 1), else_=scopes.c.remaining)
-        mark = {"theoretical_arrival": one.arrival}
-        _set(connection, one.key, now, mark, remaining=left)
+        _set(connection, one.key, now, {"theoretical_arrival": one.arrival}, taking=True)
         queueing.call_next(connection, one.key, one.next_at, now)
 
 
 def _set(
-    connection: Connection, key: str, now: int, values: Mapping[str, object], **in_place: object
+    connection: Connection,
+    key: str,
+    now: int,
+    values: Mapping[str, object],
+    *,
+    taking: bool = False,
 ) -> None:
-    """Change the record of a scope, which may not be there yet; `in_place` needs one."""
-    update = sa.update(scopes).where(scopes.c.key == key)
-    if not connection.execute(update.values(**values, **in_place, updated_at=now)).rowcount:
-        connection.execute(sa.insert(scopes), {**values, "key": key, "updated_at": now})
+    """Change the record of a scope, which may not be there yet; `taking` one of what remains."""
+    values = {**values, "updated_at": now}
+    update = _update(tuple(sorted(values)), taking)
+    if not update.run(connection, scope_key=key, **values):
+        connection.execute(sa.insert(scopes), {**values, "key": key})
+
+
+@lru_cache(maxsize=64)
+def _update(names: tuple[str, ...], taking: bool) -> Statement:
+    update = sa.update(scopes).where(scopes.c.key == _KEY)
+    if taking:
+        left = sa.case((scopes.c.remaining > 0, scopes.c.remaining - 1), else_=scopes.c.remaining)
+        update = update.values(remaining=left)
+    return Statement(update, *names)
 
 
 def block(connection: Connection, key: str, until: int, source: str, now: int) -> None:
@@ -281,8 +306,8 @@ def credential_ready(connection: Connection, op: Operation, holding: Holding, no
     """
     if holding.credential is None:
         return False
-    mine = sa.and_(credentials.c.provider == op.provider, credentials.c.account == op.account)
-    known = {row.fingerprint: row for row in connection.execute(sa.select(credentials).where(mine))}
+    found = _CREDENTIALS.all(connection, of_provider=op.provider, of_account=op.account)
+    known = {row.fingerprint: row for row in found}
     if not known:
         connection.execute(
             sa.insert(credentials),

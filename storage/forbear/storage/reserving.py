@@ -19,6 +19,7 @@ from forbear.storage.intents import stored_request
 from forbear.storage.liveness import Liveness
 from forbear.storage.outcomes import spend
 from forbear.storage.schema import attempts
+from forbear.storage.statements import Statement
 from forbear.storage.transitions import Holding
 
 
@@ -156,6 +157,29 @@ def can_still_send(connection: Connection, op: Operation, liveness: Liveness) ->
     return any(liveness.alive(owner) for owner in connection.execute(lost).scalars())
 
 
+OPEN = Statement(
+    sa.insert(attempts),
+    *("id", "operation_id", "number", "step", "trigger", "authorisation", "owner", "fence"),
+    *("scope", "reserved_at", "reserved_boot", "boot_id", "send_by", "hold_until"),
+    "request_digest",
+)
+"""A new attempt, whose outcome nobody knows."""
+
+CLOSE = Statement(
+    sa.update(attempts).where(attempts.c.id == sa.bindparam("of"), attempts.c.closed_at.is_(None)),
+    *("closed_at", "outcome", "certainty", "status", "provider_request_id", "note", "headers"),
+    "body",
+)
+"""What came of an open attempt."""
+
+
 def attempts_so_far(connection: Connection, operation_id: str) -> int:
-    query = sa.select(sa.func.count()).where(attempts.c.operation_id == operation_id)
-    return connection.execute(query).scalar_one()
+    counted: int = _ATTEMPTS.scalar(connection, of=operation_id)
+    return counted
+
+
+_ATTEMPTS = Statement(
+    sa.select(sa.func.count())
+    .select_from(attempts)
+    .where(attempts.c.operation_id == sa.bindparam("of"))
+)

@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any, cast
 
-from sqlalchemy import RowMapping
-
 from forbear.rules.model import (
     Attempt,
     Budget,
@@ -44,7 +42,7 @@ _PLAIN = tuple(
 )
 
 
-def operation(row: RowMapping) -> Operation:
+def operation(row: Mapping[Any, Any]) -> Operation:
     values: dict[str, Any] = {name: row[name] for name in _PLAIN}
     for name, words in _ENUMS.items():
         values[name] = None if row[name] is None else words(row[name])
@@ -52,6 +50,24 @@ def operation(row: RowMapping) -> Operation:
         values[name] = Budget(row[f"{name}_used"], row[f"{name}_max"])
     values["notices"] = tuple(row["notices"])
     return Operation(**values)
+
+
+def changed(op: Operation, row: Mapping[Any, Any]) -> Operation:
+    """`op` with the columns of `row` as they are stored now."""
+    values: dict[str, Any] = {}
+    for name, value in row.items():
+        whole, _, half = name.rpartition("_")
+        if name in _ENUMS:
+            values[name] = None if value is None else _ENUMS[name](value)
+        elif half in _HALVES and whole in BUDGETS:
+            known: Budget = values.get(whole) or getattr(op, whole)
+            values[whole] = dataclasses.replace(known, **{half: value})
+        else:
+            values[name] = tuple(value) if name == "notices" else value
+    return dataclasses.replace(op, **values)
+
+
+_HALVES = ("used", "max")
 
 
 def columns(changes: Mapping[str, object]) -> dict[str, object]:
@@ -69,7 +85,7 @@ def columns(changes: Mapping[str, object]) -> dict[str, object]:
     return flat
 
 
-def attempt(row: RowMapping) -> Attempt:
+def attempt(row: Mapping[Any, Any]) -> Attempt:
     return Attempt(
         id=row["id"],
         operation_id=row["operation_id"],

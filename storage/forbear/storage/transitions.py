@@ -33,6 +33,7 @@ from forbear.rules.verdicts import Verdict
 from forbear.storage import audit, queueing, rows
 from forbear.storage.errors import LostUpdate
 from forbear.storage.schema import attempts, cases, operations
+from forbear.storage.statements import Statement
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,18 +63,22 @@ class Ids(Protocol):
     def token(self, size: int) -> str: ...
 
 
-_LOAD = sa.select(operations).where(operations.c.id == sa.bindparam("id"))
-_OPEN_CASE = sa.select(cases).where(
-    cases.c.operation_id == sa.bindparam("operation_id"), cases.c.closed_at.is_(None)
+_LOAD = Statement(sa.select(operations).where(operations.c.id == sa.bindparam("id")))
+_OPEN_CASE = Statement(
+    sa.select(cases).where(
+        cases.c.operation_id == sa.bindparam("operation_id"), cases.c.closed_at.is_(None)
+    )
 )
-_OPEN_ATTEMPT = sa.select(attempts).where(
-    attempts.c.operation_id == sa.bindparam("operation_id"), attempts.c.closed_at.is_(None)
+_OPEN_ATTEMPT = Statement(
+    sa.select(attempts).where(
+        attempts.c.operation_id == sa.bindparam("operation_id"), attempts.c.closed_at.is_(None)
+    )
 )
 
 
 def load(connection: Connection, operation_id: str) -> Operation | None:
-    row = connection.execute(_LOAD, {"id": operation_id}).mappings().first()
-    return None if row is None else rows.operation(row)
+    found = _LOAD.mappings(connection, id=operation_id)
+    return rows.operation(found[0]) if found else None
 
 
 def must_load(connection: Connection, operation_id: str) -> Operation:
@@ -86,13 +91,13 @@ def must_load(connection: Connection, operation_id: str) -> Operation:
 
 def open_attempt(connection: Connection, operation_id: str) -> Attempt | None:
     """The attempt whose outcome nobody has stored yet."""
-    row = connection.execute(_OPEN_ATTEMPT, {"operation_id": operation_id}).mappings().first()
-    return None if row is None else rows.attempt(row)
+    found = _OPEN_ATTEMPT.mappings(connection, operation_id=operation_id)
+    return rows.attempt(found[0]) if found else None
 
 
 def open_case(connection: Connection, operation_id: str) -> Case | None:
-    row = connection.execute(_OPEN_CASE, {"operation_id": operation_id}).mappings().first()
-    return None if row is None else rows.case(row)
+    found = _OPEN_CASE.mappings(connection, operation_id=operation_id)
+    return rows.case(found[0]) if found else None
 
 
 def apply(
@@ -201,27 +206,23 @@ def _update(connection: Connection, op: Operation, changes: Mapping[str, object]
         "seen_fence": op.fence,
         "seen_revision": op.revision,
     }
-    statement = _guarded_update(tuple(sorted(values)))
-    row = connection.execute(statement, {**values, **seen}).mappings().first()
-    if row is None:
+    changed = _guarded_update(tuple(sorted(values))).mappings(connection, **values, **seen)
+    if not changed:
         raise LostUpdate(f"{op.id} is no longer at revision {op.revision}")
-    return rows.operation(row)
+    return rows.changed(op, changed[0])
 
 
 @lru_cache(maxsize=256)
-def _guarded_update(names: tuple[str, ...]) -> sa.UpdateBase:
+def _guarded_update(names: tuple[str, ...]) -> Statement:
     """UPDATE of these columns, guarded by what was seen. Few sets of columns ever occur."""
-    return (
-        sa.update(operations)
-        .where(
-            operations.c.id == sa.bindparam("seen_id"),
-            operations.c.state == sa.bindparam("seen_state"),
-            operations.c.fence == sa.bindparam("seen_fence"),
-            operations.c.revision == sa.bindparam("seen_revision"),
-        )
-        .values({name: sa.bindparam(name) for name in names})
-        .returning(operations)
+    seen = (
+        operations.c.id == sa.bindparam("seen_id"),
+        operations.c.state == sa.bindparam("seen_state"),
+        operations.c.fence == sa.bindparam("seen_fence"),
+        operations.c.revision == sa.bindparam("seen_revision"),
     )
+    updated = sa.update(operations).where(*seen)
+    return Statement(updated.returning(*(operations.c[name] for name in names)), *names)
 
 
 _UNRECORDED = frozenset({"arguments", "purpose", "label", "number", "lease_boot", "emptied_at"})
@@ -385,23 +386,12 @@ def _close_case(
     beside: tuple[Reason, ...] = (),
 ) -> None:
     """Close the open case, if any, unless it has one of the reasons `beside`."""
-    connection.execute(
-        _CLOSE,
-        {
-            "closed_at": now,
-            "closed_because": because,
-            "of": operation_id,
-            "kept": [str(reason) for reason in beside],
-        },
-    )
+    _closing(beside).run(connection, of=operation_id, closed_at=now, closed_because=because)
 
 
-_CLOSE = (
-    sa.update(cases)
-    .where(
-        cases.c.operation_id == sa.bindparam("of"),
-        cases.c.closed_at.is_(None),
-        cases.c.reason.not_in(sa.bindparam("kept", expanding=True)),
-    )
-    .values(closed_at=sa.bindparam("closed_at"), closed_because=sa.bindparam("closed_because"))
-)
+@lru_cache(maxsize=64)
+def _closing(beside: tuple[Reason, ...]) -> Statement:
+    still = cases.c.operation_id == sa.bindparam("of"), cases.c.closed_at.is_(None)
+    others = cases.c.reason.not_in([sa.literal(str(reason)) for reason in beside])
+    closed = sa.update(cases).where(*still, *((others,) if beside else ()))
+    return Statement(closed, "closed_at", "closed_because")

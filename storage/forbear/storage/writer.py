@@ -187,11 +187,12 @@ class FileWriter(Writer):
             with self._database.lock.held():
                 try:
                     connection = self._connect()
-                    connection.exec_driver_sql("BEGIN IMMEDIATE")
+                    driver = _driver(connection)
+                    driver.execute("BEGIN IMMEDIATE")
                     terms = self._database.entered(connection)
                     outcomes = [self._step(connection, unit, terms) for unit in units]
                     head = self._database.mark.head(connection)
-                    connection.exec_driver_sql("COMMIT")
+                    driver.execute("COMMIT")
                     self._database.came_to(head)
                     return outcomes
                 except BaseException:
@@ -203,18 +204,20 @@ class FileWriter(Writer):
     def _step(self, connection: Connection, unit: Unit, terms: Terms) -> Outcome:
         if not unit.may_run(terms):
             return Outcome(error=StoreTooNew(UPGRADED))
-        connection.exec_driver_sql("SAVEPOINT unit")
+        driver = _driver(connection)
+        driver.execute("SAVEPOINT unit")
         try:
             value = unit.run(connection)
         except BaseException as error:
-            if not _in_transaction(connection):
+            if not driver.in_transaction:
                 raise BatchDead from error
-            connection.exec_driver_sql("ROLLBACK TO unit")
-            connection.exec_driver_sql("RELEASE unit")
-            return Outcome(error=unavailable(error) if isinstance(error, DBAPIError) else error)
-        if not _in_transaction(connection):
+            driver.execute("ROLLBACK TO unit")
+            driver.execute("RELEASE unit")
+            driven = isinstance(error, DBAPIError | sqlite3.Error)
+            return Outcome(error=unavailable(error) if driven else error)
+        if not driver.in_transaction:
             raise BatchDead
-        connection.exec_driver_sql("RELEASE unit")
+        driver.execute("RELEASE unit")
         return Outcome(value=value)
 
     def _connect(self) -> Connection:
@@ -228,8 +231,9 @@ class FileWriter(Writer):
         if connection is None:
             return
         try:
-            if _in_transaction(connection):
-                connection.exec_driver_sql("ROLLBACK")
+            driver = _driver(connection)
+            if driver.in_transaction:
+                driver.execute("ROLLBACK")
         except (DBAPIError, sqlite3.Error):
             connection.invalidate()
             self._disconnect()
@@ -240,19 +244,19 @@ class FileWriter(Writer):
             self._connection = None
 
 
-def _in_transaction(connection: Connection) -> bool:
-    raw = connection.connection.driver_connection
-    return cast(sqlite3.Connection, raw).in_transaction
+def _driver(connection: Connection) -> sqlite3.Connection:
+    return cast(sqlite3.Connection, connection.connection.driver_connection)
 
 
-def _is_defect(error: DBAPIError) -> bool:
+def _is_defect(error: BaseException | None) -> bool:
     """Constraint violations are defects of ours, not a store that is unavailable."""
-    return isinstance(error, IntegrityError | ProgrammingError)
+    defects = IntegrityError | ProgrammingError
+    return isinstance(error, defects | sqlite3.IntegrityError | sqlite3.ProgrammingError)
 
 
 def unavailable(error: BaseException | None) -> BaseException:
     """What is raised where a batch or a unit failed: `StoreUnavailable`, but for defects."""
-    if isinstance(error, DBAPIError) and _is_defect(error):
+    if error is not None and _is_defect(error):
         return error
     cause = error.orig if isinstance(error, DBAPIError) else error
     unavailable = StoreUnavailable(f"nothing was stored: {cause or 'the transaction was lost'}")

@@ -1,0 +1,119 @@
+"""Statements that are compiled once, and on SQLite executed without a detour.
+
+SQLAlchemy writes the SQL and knows how each type is stored. What it does around every execution
+costs ten times what SQLite takes for a read by a key, and a transaction has twenty of those. So
+what the hot transactions execute stands at the head of its module as a `Statement`, with bind
+parameters; where the driver can be called directly it is, elsewhere SQLAlchemy executes it.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, cast
+from weakref import WeakKeyDictionary
+
+import sqlalchemy as sa
+from sqlalchemy import Connection
+from sqlalchemy.engine import result_tuple
+from sqlalchemy.engine.interfaces import Dialect
+
+Written = sa.Select[*tuple[Any, ...]] | sa.Insert | sa.Update | sa.Delete
+_Processor = Callable[[Any], Any]
+
+
+class Statement:
+    """One statement. `sets` are the columns whose values an INSERT or UPDATE gets.
+
+    Values go by the names of the bind parameters and of `sets`. Rows are tuples with the names of
+    their columns. Every method raises what the driver raises.
+    """
+
+    def __init__(self, written: Written, *sets: str) -> None:
+        self._written = written
+        self._sets = sets
+        self._plans: WeakKeyDictionary[Dialect, _Plan] = WeakKeyDictionary()
+
+    def all(self, connection: Connection, /, **values: object) -> Sequence[Any]:
+        """All rows."""
+        if _is_direct(connection):
+            plan = self._plan(connection.dialect)
+            found = plan.executed(connection, values).fetchall()
+            return [plan.row(plan.opened(one)) for one in found]
+        return connection.execute(self._written, values).all()
+
+    def first(self, connection: Connection, /, **values: object) -> Any:
+        """The first row, or None."""
+        found = self.all(connection, **values)
+        return found[0] if found else None
+
+    def scalar(self, connection: Connection, /, **values: object) -> Any:
+        """The first value of the first row, or None."""
+        found = self.all(connection, **values)
+        return found[0][0] if found else None
+
+    def mappings(self, connection: Connection, /, **values: object) -> Sequence[Mapping[Any, Any]]:
+        """All rows, by the names of their columns."""
+        if _is_direct(connection):
+            plan = self._plan(connection.dialect)
+            found = plan.executed(connection, values).fetchall()
+            return [dict(zip(plan.names, plan.opened(one), strict=True)) for one in found]
+        return connection.execute(self._written, values).mappings().all()
+
+    def run(self, connection: Connection, /, **values: object) -> int:
+        """Execute what gives no rows, and return how many it changed."""
+        if _is_direct(connection):
+            return self._plan(connection.dialect).executed(connection, values).rowcount
+        return connection.execute(self._written, values).rowcount
+
+    def _plan(self, dialect: Dialect) -> _Plan:
+        plan = self._plans.get(dialect)
+        if plan is None:
+            plan = self._plans[dialect] = _Plan(self._written, self._sets, dialect)
+        return plan
+
+
+class _Plan:
+    """A statement as one driver takes it."""
+
+    def __init__(self, written: Written, sets: Sequence[str], dialect: Dialect) -> None:
+        compiled = written.compile(dialect=dialect, column_keys=list(sets) if sets else None)
+        self._sql = str(compiled)
+        self._takes = [
+            (name, _storing(compiled.binds[name].type, dialect), compiled.binds[name])
+            for name in compiled.positiontup or ()
+        ]
+        columns = [] if isinstance(written, sa.Insert) else list(written.exported_columns)
+        self.names = tuple(column.key or "" for column in columns)
+        self.row = result_tuple(self.names)
+        opens = [_opening(column.type, dialect) for column in columns]
+        self._opens = [(place, open) for place, open in enumerate(opens) if open is not None]
+
+    def executed(self, connection: Connection, values: Mapping[str, object]) -> sqlite3.Cursor:
+        given: list[object] = []
+        for name, store, bind in self._takes:
+            value = values[name] if bind.required or name in values else bind.effective_value
+            given.append(value if store is None else store(value))
+        raw = cast(sqlite3.Connection, connection.connection.driver_connection)
+        return raw.execute(self._sql, given)
+
+    def opened(self, row: Sequence[Any]) -> Sequence[Any]:
+        """The values of a row as the types of their columns read them."""
+        if not self._opens:
+            return row
+        values = list(row)
+        for place, open in self._opens:
+            values[place] = open(values[place])
+        return values
+
+
+def _is_direct(connection: Connection) -> bool:
+    return connection.dialect.driver == "pysqlite"
+
+
+def _storing(of: sa.types.TypeEngine[Any], dialect: Dialect) -> _Processor | None:
+    return of.dialect_impl(dialect).bind_processor(dialect)
+
+
+def _opening(of: sa.types.TypeEngine[Any], dialect: Dialect) -> _Processor | None:
+    return of.dialect_impl(dialect).result_processor(dialect, None)
