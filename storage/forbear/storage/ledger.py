@@ -346,16 +346,8 @@ class Ledger:
                     .values(next_at=now.wall + left)
                 )
             return False
-        connection.execute(
-            sa.update(attempts)
-            .where(attempts.c.id == attempt.id, attempts.c.closed_at.is_(None))
-            .values(
-                closed_at=now.wall,
-                outcome="unknown",
-                certainty=str(Certainty.MAYBE_APPLIED),
-                note="its owner is gone",
-            )
-        )
+        told = {"certainty": str(Certainty.MAYBE_APPLIED), "note": "its owner is gone"}
+        reserving.close(connection, attempt.id, now.wall, "unknown", told)
         signal = Signal(Meaning.NO_ANSWER, Certainty.MAYBE_APPLIED, fault="crash")
         verdict = self._verdict(connection, op, holding, signal, now.wall)
         self._apply(
@@ -415,11 +407,9 @@ class Ledger:
         permit = reserved.permit
         outcome = outcome_of(reply)
         facts = evidence_of(reserved.operation, reply, signal)
-        mine = reserving.CLOSE.run(
-            connection, of=permit.attempt_id, closed_at=now, outcome=outcome, **facts
-        )
+        mine = reserving.close(connection, permit.attempt_id, now, outcome, facts)
         op = must_load(connection, permit.operation_id)
-        if mine == 0:
+        if not mine:
             return self._late(connection, op, reserved, outcome, facts, signal, now)
         code = {
             "answered": audit.Code.ANSWERED,

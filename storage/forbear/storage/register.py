@@ -29,12 +29,8 @@ _KEY = sa.bindparam("scope_key", type_=sa.Text)
 _SCOPE = Statement(sa.select(scopes).where(scopes.c.key == _KEY))
 _OPEN = reservations.join(attempts, attempts.c.id == reservations.c.attempt_id)
 _BUSY = Statement(
-    sa.select(sa.func.count(), sa.func.min(reservations.c.hold_until))
-    .select_from(_OPEN)
-    .where(
-        reservations.c.scope == _KEY,
-        reservations.c.hold_until > _NOW,
-        attempts.c.closed_at.is_(None),
+    sa.select(sa.func.count(), sa.func.min(reservations.c.hold_until)).where(
+        reservations.c.scope == _KEY, reservations.c.hold_until > _NOW
     )
 )
 _HOLD = Statement(
@@ -143,15 +139,14 @@ def rewind(connection: Connection, now: int) -> None:
         connection.execute(
             sa.update(scopes).where(scopes.c.key == key).values(**moved, updated_at=now)
         )
-        mine = sa.and_(reservations.c.scope == key, reservations.c.hold_until > now)
-        connection.execute(
-            sa.update(reservations)
-            .where(mine, reservations.c.reserved_at > now)
-            .values(
-                reserved_at=reservations.c.reserved_at - ahead,
-                hold_until=reservations.c.hold_until - ahead,
-            )
+        mine = sa.update(reservations).where(
+            reservations.c.scope == key, reservations.c.reserved_at > now
         )
+        at, until = reservations.c.reserved_at - ahead, reservations.c.hold_until - ahead
+        held = mine.where(reservations.c.hold_until > now)
+        connection.execute(held.values(reserved_at=at, hold_until=until))
+        # Of what holds nothing any more only repetitions still count.
+        connection.execute(mine.where(reservations.c.extra).values(reserved_at=at))
 
 
 _MILLISECONDS = ("next_allowed_at", "reset_at", "slowed_at")

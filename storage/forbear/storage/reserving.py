@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 
 import sqlalchemy as sa
 from sqlalchemy import Connection
@@ -18,7 +20,7 @@ from forbear.rules.requests import render
 from forbear.storage.intents import stored_request
 from forbear.storage.liveness import Liveness
 from forbear.storage.outcomes import spend
-from forbear.storage.schema import attempts
+from forbear.storage.schema import attempts, reservations
 from forbear.storage.statements import Statement
 from forbear.storage.transitions import Holding
 
@@ -165,12 +167,29 @@ OPEN = Statement(
 )
 """A new attempt, whose outcome nobody knows."""
 
-CLOSE = Statement(
-    sa.update(attempts).where(attempts.c.id == sa.bindparam("of"), attempts.c.closed_at.is_(None)),
-    *("closed_at", "outcome", "certainty", "status", "provider_request_id", "note", "headers"),
-    "body",
+
+def close(
+    connection: Connection, attempt_id: str, now: int, outcome: str, facts: Mapping[str, object]
+) -> bool:
+    """Store what came of an open attempt, and give its slots back. False: it is not open."""
+    told = {"closed_at": now, "outcome": outcome, **facts}
+    if not _closed(tuple(sorted(told))).run(connection, of=attempt_id, **told):
+        return False
+    _RELEASE.run(connection, of=attempt_id)
+    return True
+
+
+@cache
+def _closed(names: tuple[str, ...]) -> Statement:
+    still = attempts.c.id == sa.bindparam("of"), attempts.c.closed_at.is_(None)
+    return Statement(sa.update(attempts).where(*still), *names)
+
+
+_RELEASE = Statement(
+    sa.update(reservations)
+    .where(reservations.c.attempt_id == sa.bindparam("of"))
+    .values(hold_until=0)
 )
-"""What came of an open attempt."""
 
 
 def attempts_so_far(connection: Connection, operation_id: str) -> int:

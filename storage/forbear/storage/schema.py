@@ -510,7 +510,7 @@ reservations = sa.Table(
     sa.Column("attempt_id", sa.Text, sa.ForeignKey("attempts.id"), primary_key=True),
     sa.Column("scope", sa.Text, primary_key=True),
     sa.Column("reserved_at", sa.BigInteger, nullable=False),
-    sa.Column("hold_until", sa.BigInteger, nullable=False),
+    sa.Column("hold_until", sa.BigInteger, nullable=False),  # 0 once its attempt is closed
     sa.Column("extra", sa.Boolean, nullable=False),
     sa.Index("ix_reservations_slots", "scope", "hold_until"),
 )
