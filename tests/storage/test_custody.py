@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TypeVar
 
 import pytest
+from tests.storage.house import House
+from tests.storage.plans import plans
 from tests.support import FixedRandom, ManualClock
 
 from forbear.storage import mark, migrations, schema
@@ -256,3 +259,12 @@ async def test_a_home_of_a_program_without_marks_gets_its_first_one(
     (home / "forbear.db.mark").unlink()
     assert await on(home, why) is None
     assert (home / "forbear.db.mark").stat().st_mode & 0o777 == 0o600
+
+
+def test_looking_around_before_a_batch_reads_no_more_of_a_long_log(house: House) -> None:
+    house.new()
+    with plans(house) as seen, house.database.writer.connect() as connection:
+        house.database.entered(connection)
+    steps = [step for plan in seen.values() for step in plan]
+    assert any("events" in step for step in steps), seen
+    assert not [step for step in steps if re.match(r"SCAN events(?!.*INDEX)", step)], seen

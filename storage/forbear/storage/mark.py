@@ -117,8 +117,8 @@ class Mark:
     @staticmethod
     def _behind(connection: Connection, marked: Head) -> str | None:
         query = (
-            "SELECT (SELECT hash FROM events WHERE sequence = ?), min(sequence), max(sequence) "
-            "FROM events"
+            "SELECT (SELECT hash FROM events WHERE sequence = ?), "
+            "(SELECT min(sequence) FROM events), (SELECT max(sequence) FROM events)"
         )
         found, first, last = _driver(connection).execute(query, (marked.sequence,)).fetchone()
         if (last or 0) < marked.sequence:
