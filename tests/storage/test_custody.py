@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -267,4 +266,4 @@ def test_looking_around_before_a_batch_reads_no_more_of_a_long_log(house: House)
         house.database.entered(connection)
     steps = [step for plan in seen.values() for step in plan]
     assert any("events" in step for step in steps), seen
-    assert not [step for step in steps if re.match(r"SCAN events(?!.*INDEX)", step)], seen
+    assert not [step for step in steps if step.startswith("SCAN events")], seen
