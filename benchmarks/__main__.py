@@ -18,6 +18,13 @@ TABLES = {
     "storage": "storage:table",
     "calls": "calls:table",
     "latency": "calls:latency",
+    "peers": "peers:table",
+    "claims": "claims:table",
+    "waiting": "waiting:table",
+    "processes": "processes:table",
+    "audit": "audit:table",
+    "tool_calls": "tool_calls:table",
+    "disk": "disk:table",
     "scrape": "scrape:table",
 }
 """In the order in which they run; where each is made."""

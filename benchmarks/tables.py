@@ -87,12 +87,13 @@ def _grid(rows: Sequence[Row]) -> list[str]:
     """A table of Markdown; every row has the columns of the first."""
     names = list(rows[0])
     lines = [names, *([shown(row[name]) for name in names] for row in rows)]
-    widths = [max(len(line[i]) for line in lines) for i in range(len(names))]
+    columns = range(len(names))
+    widths = [max(len(line[i]) for line in lines) for i in columns]
+    words = [any(isinstance(row[name], str) for row in rows) for name in names]
 
     def line(cells: Sequence[str]) -> str:
         padded = [
-            cell.ljust(width) if i == 0 else cell.rjust(width)
-            for i, (cell, width) in enumerate(zip(cells, widths, strict=True))
+            cells[i].ljust(widths[i]) if words[i] else cells[i].rjust(widths[i]) for i in columns
         ]
         return f"| {' | '.join(padded)} |"
 

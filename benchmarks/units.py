@@ -83,7 +83,7 @@ class Polled:
     held: Holding
     run: Run
     operation_id: str
-    number: int
+    number: int | str
 
     async def request(self, state: str = "running") -> None:
         """Transaction 1, a canned answer, transaction 2."""
@@ -100,7 +100,7 @@ class Polled:
         await self.run(partial(ledger.settle, reserved=reserved, reply=reply, signal=signal))
 
 
-async def submitted(store: Store, held: Holding, number: int, run: Run | None = None) -> Polled:
+async def submitted(store: Store, held: Holding, number: int | str) -> Polled:
     """A job that was accepted and submitted, so that polls are due."""
     job = held.contract.jobs["export"]
     draft = Drafter(store.key, SystemRandom(), "bench").submission(
@@ -113,6 +113,6 @@ async def submitted(store: Store, held: Holding, number: int, run: Run | None = 
     assert isinstance(draft, Draft), draft
     accepted = await store.write(partial(store.ledger.accept, draft=draft, holding=held))
     assert isinstance(accepted, Accepted), accepted
-    polled = Polled(store, held, run or store.write, accepted.operation.id, number)
+    polled = Polled(store, held, store.write, accepted.operation.id, number)
     await polled.request()
     return polled
