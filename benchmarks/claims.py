@@ -42,7 +42,9 @@ class Bench:
 
     async def fill(self, waiting: int) -> None:
         held = holding()
-        model = await self.store.read.operation((await submitted(self.store, held, 0)).operation_id)
+        model = await self.store.read.operation(
+            (await submitted(self.store, held, "model")).operation_id
+        )
         assert model is not None
         copy(self.store.path, model, waiting - 1)
         self._job = await submitted(self.store, held, "in hand")

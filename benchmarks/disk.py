@@ -9,7 +9,7 @@ from contextlib import closing
 from pathlib import Path
 
 from benchmarks.tables import Figure, Row, Table
-from benchmarks.units import holding, submitted
+from benchmarks.units import holding, many
 from forbear.server.clock import SystemClock, SystemRandom
 from forbear.storage.store import Store
 
@@ -29,13 +29,10 @@ async def filled(home: Path, operations: int) -> Path:
     store.liveness.claim()
     held = holding()
 
-    async def one(number: int) -> None:
-        job = await submitted(store, held, number)
-        for poll in range(POLLS):
-            await job.request("done" if poll == POLLS - 1 else "running")
-
-    for first in range(0, operations, 50):
-        await asyncio.gather(*(one(first + number) for number in range(50)))
+    jobs = await many(store, held, range(operations))
+    for poll in range(POLLS):
+        state = "done" if poll == POLLS - 1 else "running"
+        await asyncio.gather(*(job.request(state) for job in jobs))
     await store.close()
     return store.path
 

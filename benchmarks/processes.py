@@ -24,7 +24,7 @@ from typing import Any
 from benchmarks import ROOT
 from benchmarks.environments import Missing, postgres
 from benchmarks.tables import Figure, Row, Table
-from benchmarks.units import Unit, holding, submitted
+from benchmarks.units import Unit, holding, many
 from forbear.server.app import open_store
 from forbear.server.config import Settings
 
@@ -60,7 +60,7 @@ async def one(home: Path, at_once: int, seconds: float, url: str | None) -> None
         return result
 
     names = [f"{store.liveness.owner} {number}" for number in range(2 * at_once)]
-    jobs = [await submitted(store, held, name) for name in names]
+    jobs = await many(store, held, names)
     for job in jobs:
         job.run = write
     print("ready", flush=True)
