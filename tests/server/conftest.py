@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tests import stores
 from tests.server.commanding import TOKEN, Ran, Run
 from tests.tools.driving import CONTRACT
 
@@ -19,6 +20,8 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (home / "contracts").mkdir()
     (home / "contracts" / "exp.toml").write_text(CONTRACT, encoding="utf-8")
     monkeypatch.setenv("FORBEAR_HOME", str(home))
+    for name, value in stores.environment(home).items():
+        monkeypatch.setenv(name, value)
     monkeypatch.setenv("EXP_TOKEN", "secret-of-exp")
     monkeypatch.delenv("FORBEAR_OPERATOR_TOKEN", raising=False)
     return home

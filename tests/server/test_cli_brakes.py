@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import typer
 from rich.text import Text
+from tests import stores
 
 from forbear.server import cli
 from forbear.server.clock import SystemClock, SystemRandom
@@ -110,7 +111,7 @@ def test_a_closed_scope_is_shown_and_reset_with_a_reason(
 async def _close_scope(home: Path) -> None:
     """As a 429 leaves it."""
     clock = SystemClock()
-    store = Store(home, clock, SystemRandom())
+    store = Store(home, clock, SystemRandom(), url=stores.url_of(home), own_time=True)
     now = clock.now().wall
     await store.write(
         lambda c: register.block(c, "exp/default/account", now + 3_600_000, "rate_limited", now)

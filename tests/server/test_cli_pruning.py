@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from sqlalchemy import Connection
+from tests import stores
 from tests.server.commanding import Run, at_a_terminal, drive, waits
 
 from forbear.server.clock import SystemClock, SystemRandom
@@ -25,7 +26,7 @@ def old_rows(home: Path, count: int = 150, days: int = 400) -> None:
     """Rows as a store has them that was used so many days ago."""
 
     async def write() -> None:
-        store = Store(home, SystemClock(), SystemRandom())
+        store = Store(home, SystemClock(), SystemRandom(), url=stores.url_of(home))
         at = SystemClock().now().wall - days * DAY
 
         def add(connection: Connection) -> None:

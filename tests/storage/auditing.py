@@ -53,6 +53,7 @@ def checked(path: Path, expected: Head | None = None) -> Report:
 
 
 def copied(house: House, path: Path) -> Path:
+    assert house.file.exists()
     house.sql("VACUUM INTO ?", str(path))
     return path
 

@@ -6,13 +6,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests import stores
 from tests.storage.house import House
 from tests.support import FixedRandom, ManualClock
 
 
 @pytest.fixture
 def house(tmp_path: Path, clock: ManualClock, randomness: FixedRandom) -> Iterator[House]:
-    built = stores.within(House, tmp_path / "home", clock, randomness)
+    built = House(tmp_path / "home", clock, randomness)
     yield built
-    stores.within(built.close)
+    built.close()

@@ -12,6 +12,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any, TypeVar
 
+import pytest
 import sqlalchemy as sa
 from sqlalchemy import Connection
 from tests import stores
@@ -202,6 +203,7 @@ class Served:
 class House:
     """One process on one store. `neighbour` is another process on the same store."""
 
+    @stores.inside
     def __init__(
         self,
         home: Path,
@@ -221,6 +223,7 @@ class House:
             self.liveness.claim()
         self.ledger = Ledger(clock, random, self.liveness)
 
+    @stores.inside
     def close(self) -> None:
         """Leave as a process that was told to."""
         stores.finished(self.database.close())
@@ -236,6 +239,7 @@ class House:
 
     # --- transactions -----------------------------------------------------------------------
 
+    @stores.inside
     def write(self, unit: Callable[[Connection], T]) -> T:
         if isinstance(self.database, Served):
             with self.database.units.begin() as connection:
@@ -250,6 +254,7 @@ class House:
             connection.exec_driver_sql("COMMIT")
             return value
 
+    @stores.inside
     def sql(self, statement: str, *parameters: object) -> list[tuple[Any, ...]]:
         """One statement, by itself."""
         if isinstance(self.database, Served):
@@ -382,10 +387,7 @@ class House:
         return self.write(lambda c: self.ledger.decide(c, case.id, seen, wish, held, by))
 
     def cancel_by_decision(self, op: Operation, case: Case) -> Decided | Refusal:
-        """Decide as the office does: the case allows the cancellation that it makes."""
         draft = self.draft_follow_up(op, Kind.CANCEL)
-        approved = replace(draft.operation, authorisation=case.id)
-        draft = replace(draft, operation=approved, approve_within=None)
         wish, by = Wish(Option.CANCEL_AT_PROVIDER), {"by": "operator"}
         return self.write(
             lambda c: self.ledger.decide(
@@ -406,8 +408,16 @@ class House:
     def sign_on(self, *bindings: str) -> None:
         self.write(lambda c: self.ledger.register(c, "serve", 1, bindings))
 
+    @property
+    def file(self) -> Path:
+        """The file of the store, for tests that are about it."""
+        if isinstance(self.database, Served):
+            pytest.skip("the store is no file")
+        return self.database.path
+
     # --- what is stored ---------------------------------------------------------------------
 
+    @stores.inside
     def read(self, op: Operation | str) -> Operation:
         operation_id = op if isinstance(op, str) else op.id
         with self.database.writer.connect() as connection:
@@ -415,6 +425,7 @@ class House:
         assert found is not None
         return found
 
+    @stores.inside
     def rows(self, query: sa.Select[*tuple[Any, ...]]) -> list[sa.RowMapping]:
         """What is stored, unsealed."""
         with self.database.writer.connect() as connection:

@@ -410,6 +410,7 @@ def test_a_damaged_file_is_named_and_no_crash(history: Path, tmp_path: Path) -> 
 # --- opening --------------------------------------------------------------------------------
 
 
+@pytest.mark.sqlite
 def test_a_row_that_was_changed_does_not_open(house: House) -> None:
     op = house.waiting()
     house.sql("DROP TRIGGER events_no_update")
@@ -442,18 +443,18 @@ def test_a_missing_key_of_a_log_is_said_with_its_fix_and_none_is_made(
     key = path.read_bytes()
     path.unlink()
     with pytest.raises(StoreUnavailable, match=rf"{name} is missing: restore it with forbear\.db"):
-        Database(house.database.path)
+        Database(house.file)
     assert not path.exists()
     path.touch(0o600)
     path.write_bytes(b"short")
     with pytest.raises(StoreUnavailable, match=f"{name} is not a key"):
-        Database(house.database.path)
+        Database(house.file)
     other = "5e" * 32
     path.write_text(other)
     with pytest.raises(StoreUnavailable, match=f"{name} is not the key of this audit log"):
-        Database(house.database.path)
+        Database(house.file)
     path.write_bytes(key)
-    Database(house.database.path).close_writer()
+    Database(house.file).close_writer()
 
 
 # --- stores that are older than sealing -----------------------------------------------------
@@ -483,6 +484,7 @@ def plain(tmp_path: Path) -> Path:
 
 
 @pytest.mark.requirement("A05", "D08")
+@pytest.mark.sqlite
 def test_plain_rows_stay_readable_and_the_chain_goes_on_from_them(
     plain: Path, tmp_path: Path
 ) -> None:
@@ -555,6 +557,7 @@ def test_what_is_neither_store_nor_export_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.requirement("A05")
+@pytest.mark.sqlite
 def test_the_trail_is_read_by_operation_code_and_time(tmp_path: Path) -> None:
     asyncio.run(_filtered(Store(tmp_path / "home", ManualClock(), FixedRandom())))
 

@@ -251,6 +251,7 @@ def test_the_last_place_of_a_scope_is_given_once(house: House) -> None:
 # --- speed ----------------------------------------------------------------------------------
 
 
+@pytest.mark.sqlite
 def test_no_question_of_accepting_reads_a_whole_table(house: House) -> None:
     send(house, new(ask(house, task="one")))
     house.clock.advance(2_000)

@@ -16,6 +16,7 @@ from tests.support import FixedRandom, ManualClock
 from forbear.storage import mark, migrations, schema
 from forbear.storage.audit import Code
 from forbear.storage.brakes import COPY
+from forbear.storage.database import Database
 from forbear.storage.errors import StoreUnavailable
 from forbear.storage.store import Store
 
@@ -263,6 +264,7 @@ async def test_a_home_of_a_program_without_marks_gets_its_first_one(
 def test_looking_around_before_a_batch_reads_no_more_of_a_long_log(house: House) -> None:
     house.new()
     with plans(house) as seen, house.database.writer.connect() as connection:
+        assert isinstance(house.database, Database)
         house.database.entered(connection)
     steps = [step for plan in seen.values() for step in plan]
     assert any("events" in step for step in steps), seen

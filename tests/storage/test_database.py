@@ -24,6 +24,8 @@ from forbear.storage.database import Database
 from forbear.storage.errors import StoreTooNew, StoreUnavailable
 from forbear.storage.store import Store
 
+pytestmark = pytest.mark.sqlite
+
 TOP = Path(__file__).parents[2]
 
 
@@ -86,7 +88,7 @@ def test_a_newer_store_is_refused_and_left_alone(house: House) -> None:
     house.sql("UPDATE alembic_version SET version_num = '0099'")
     before = house.sql("SELECT * FROM operations")
     with pytest.raises(StoreTooNew, match=f"0099.*{schema.GENERATION}.*newer forbear"):
-        Database(house.database.path)
+        Database(house.file)
     assert house.sql("SELECT * FROM operations") == before
     assert house.sql("SELECT * FROM alembic_version") == [("0099",)]
 
@@ -131,7 +133,7 @@ def test_an_upgrade_that_fails_changes_nothing(house: House, next_generation: Pa
     script = next_generation.read_text()
     next_generation.write_text(script + "    op.execute('INSERT INTO nowhere VALUES (1)')\n")
     with pytest.raises(StoreUnavailable, match="nowhere"):
-        Database(house.database.path)
+        Database(house.file)
     assert house.sql("SELECT version_num FROM alembic_version") == before
     assert "colour" not in [row[1] for row in house.sql("PRAGMA table_info(scopes)")]
     assert house.read(op) == op

@@ -13,6 +13,8 @@ from tests.storage.house import House, Said
 from tests.storage.plans import plans
 from tests.storage.traffic import MINUTE, Arrival, Traffic
 
+pytestmark = pytest.mark.sqlite
+
 LONG = r"SCAN (operations|requests|tasks|waits|reservations|attempts)\b(?!.*uq_attempts_open)"
 """Reading a table that grows with the work; of open attempts there are as many as slots."""
 

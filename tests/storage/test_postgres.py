@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
+import signal
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
@@ -13,17 +17,22 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 from sqlalchemy import Connection
+from sqlalchemy.exc import IntegrityError
 from sqlalchemy.pool import NullPool
 from tests import stores
+from tests.storage.between import between
+from tests.storage.house import House
+from tests.support import ManualClock
 
 from forbear.server.clock import SystemClock, SystemRandom
-from forbear.storage import schema
+from forbear.storage import audit, postgres, schema, tallies, verifying
+from forbear.storage.connecting import engine
 from forbear.storage.counters import COUNTERS_POSTGRESQL
 from forbear.storage.errors import StoreUnavailable
 from forbear.storage.guards import GUARDS_POSTGRESQL
 from forbear.storage.migrations import upgrade
-from forbear.storage.postgres import engine
 from forbear.storage.store import Store
+from forbear.storage.tallies import Tally
 
 pytestmark = [pytest.mark.anyio, pytest.mark.only_postgresql, pytest.mark.requirement("D07")]
 
@@ -40,7 +49,8 @@ def open_store(home: Path, address: str | None = None) -> Store:
 
 @asynccontextmanager
 async def opened(home: Path, address: str | None = None) -> AsyncIterator[Store]:
-    store = open_store(home, address)
+    # A proxy may run on this loop.
+    store = await asyncio.to_thread(open_store, home, address)
     try:
         yield store
     finally:
@@ -178,3 +188,201 @@ async def test_a_commit_elsewhere_wakes_who_waits(tmp_path: Path) -> None:
                 await one.write(partial(one.brakes.pause, target=target, by={}))
                 await news.wait()
         assert await stored(other) == 2
+
+
+@pytest.mark.requirement("D05")
+async def test_where_no_news_comes_through_everybody_looks_every_second(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    async with between(url(home)) as pooler:
+        pooler.deaf = True
+        async with opened(home) as one, opened(home, pooler.url) as deaf:
+            deaf.look_elsewhere()
+            await one.write(partial(one.brakes.pause, target="exp", by={}))
+            async with asyncio.timeout(30):
+                for _ in range(3):
+                    news = deaf.news
+                    while not news.is_set():
+                        deaf.look_elsewhere()
+                        await asyncio.sleep(0.05)
+            assert await stored(deaf) == 1
+
+
+# --- servers that go away -------------------------------------------------------------------
+
+
+def counted(connection: Connection, day: int = 1) -> None:
+    """A unit that is wrong as soon as it is done twice."""
+    tallies.add(connection, day * tallies.DAY, Tally.SAVED, ["test"])
+
+
+async def total(store: Store) -> int:
+    return sum(one.value for one in await store.figures.tallies() if one.labels == ("test",))
+
+
+@pytest.mark.parametrize("fate", ["before", "after"])
+@pytest.mark.requirement("D01", "D09")
+async def test_a_commit_whose_answer_is_lost_is_made_once(tmp_path: Path, fate: str) -> None:
+    home = tmp_path / "home"
+    async with between(url(home)) as line, opened(home, line.url) as store:
+        ran: list[int] = []
+
+        def unit(connection: Connection) -> None:
+            ran.append(len(ran))
+            counted(connection)
+
+        for _ in range(3):
+            line.lose.append(fate)
+            await store.write(unit)
+        await asyncio.gather(*(store.write(counted) for _ in range(20)))
+
+        assert line.cut == 3
+        assert await total(store) == 23
+        # One that was committed is not run again; one that was not, is.
+        assert len(ran) == (3 if fate == "after" else 6)
+
+
+@pytest.mark.requirement("D01", "D09", "D05")
+@pytest.mark.parametrize("how", ["fast", "immediate"])
+async def test_a_server_that_is_restarted_under_load_loses_and_doubles_nothing(
+    tmp_path: Path, how: str
+) -> None:
+    """`immediate` is a crash: connections end in the middle of whatever they do."""
+    with stores.own_server() as own:
+        home = tmp_path / "home"
+        address = own.empty(home)
+        async with opened(home, address) as one, opened(home, address) as other:
+            acknowledged = 0
+            enough = asyncio.Semaphore(0)
+            ends = asyncio.Event()
+
+            async def load(store: Store) -> None:
+                nonlocal acknowledged
+                while not ends.is_set():
+                    await store.write(counted)
+                    acknowledged += 1
+                    enough.release()
+
+            writers = [asyncio.create_task(load(store)) for store in (one, other) * 5]
+            for restarts in (True, True, True, False):
+                for _ in range(100):
+                    await enough.acquire()
+                if restarts:
+                    await asyncio.to_thread(own.restart, how)
+            ends.set()
+            # The server was always back within the patience of the writers.
+            await asyncio.gather(*writers)
+
+            assert await total(one) == await total(other) == acknowledged
+
+
+STOPS = """
+import asyncio, os, signal, sys
+from pathlib import Path
+import sqlalchemy as sa
+from forbear.server.clock import SystemClock, SystemRandom
+from forbear.storage import postgres
+from forbear.storage.store import Store
+from forbear.storage.tallies import Tally
+
+postgres.BEGIN = sa.text(str(postgres.BEGIN).replace(f"'{postgres.IDLE}'", "'500'"))
+
+def unit(connection):
+    connection.exec_driver_sql("UPDATE scopes SET turn = turn + 1")
+    if not stopped:
+        stopped.append(True)
+        print("in it", flush=True)
+        os.kill(os.getpid(), signal.SIGSTOP)
+    connection.exec_driver_sql("INSERT INTO scopes (key, updated_at) VALUES ('late', 1)")
+
+async def main():
+    store = Store(Path(sys.argv[1]), SystemClock(), SystemRandom(), url=sys.argv[2])
+    await store.write(unit)
+    print("done", flush=True)
+    await store.close()
+
+stopped = []
+asyncio.run(main())
+"""
+
+
+@pytest.mark.requirement("D02", "D05")
+async def test_a_process_that_stops_within_a_transaction_holds_up_nobody_for_long(
+    tmp_path: Path,
+) -> None:
+    home = tmp_path / "home"
+    async with opened(home) as store:
+        stops = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-c", STOPS, str(home), url(home)),
+            stdout=subprocess.PIPE,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        )
+        assert stops.stdout is not None
+        assert await stops.stdout.readline() == b"in it\n"
+        async with asyncio.timeout(postgres.IDLE / 1_000):
+            await store.write(counted)
+        stops.send_signal(signal.SIGCONT)
+        # What it had begun is gone, and it does it again.
+        assert await stops.stdout.readline() == b"done\n"
+        assert await stops.wait() == 0
+        assert [one["key"] for one in await store.read.scopes()] == ["late"]
+
+
+# --- many at once ---------------------------------------------------------------------------
+
+
+@pytest.mark.requirement("D05", "A02", "A05")
+async def test_units_of_many_processes_run_one_after_the_other(tmp_path: Path) -> None:
+    """Each reads a number and writes the next one, which is wrong as soon as two read the same."""
+    home = tmp_path / "home"
+
+    def next_number(connection: Connection) -> int:
+        query = sa.text("SELECT coalesce(max(updated_at), 0) FROM scopes")
+        number = int(connection.execute(query).scalar_one()) + 1
+        scope = {"key": f"scope {number}", "updated_at": number}
+        connection.execute(sa.insert(schema.scopes), scope)
+        audit.append(connection, None, number, audit.Code.RESUMED, {"target": number})
+        return number
+
+    async with opened(home) as a, opened(home) as b, opened(home) as c, opened(home) as d:
+        many = (store.write(next_number) for _ in range(50) for store in (a, b, c, d))
+        numbers = await asyncio.gather(*many)
+        assert sorted(numbers) == list(range(1, 201))
+    with verifying.read(url(home)) as evidence:
+        report = verifying.verify(evidence)
+    assert (report.broken, report.head.sequence) == (None, 200)
+
+
+async def test_a_unit_that_raises_is_undone_alone(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+
+    def fails(connection: Connection) -> None:
+        counted(connection)
+        connection.exec_driver_sql("INSERT INTO scopes (key) VALUES (NULL)")
+
+    async with opened(home) as store:
+        units = [counted, fails, counted]
+        came = await asyncio.gather(*map(store.write, units), return_exceptions=True)
+        assert [type(one) for one in came] == [type(None), IntegrityError, type(None)]
+        assert await total(store) == 2
+
+
+async def test_the_time_is_that_of_the_server(tmp_path: Path) -> None:
+    """This host's clocks are an hour behind and another day in another boot; nobody minds."""
+    local = ManualClock()
+    store = Store(tmp_path / "home", local, SystemRandom(), url=url(tmp_path / "home"))
+    try:
+        near = SystemClock().now().wall
+        told = await store.write(lambda c: store.clock.now())
+        assert abs(told.wall - near) < 10_000
+        assert (told.boot_id, abs(told.boot - told.wall) < 10) == ("server", True)
+        local.advance(5_000)
+        assert store.clock.now().wall - told.wall == 5_000
+        await store.write(lambda c: None)
+        assert store.clock.now().wall < told.wall + 5_000, "looked at again with every batch"
+    finally:
+        await store.close()
+
+
+def test_the_one_character_that_a_server_cannot_store_stands_in_no_way(house: House) -> None:
+    house.new(key="a\0b", task="a\0b")
+    assert house.ask(key="a\0b").joined

@@ -41,6 +41,7 @@ async def test_a_read_that_is_broken_off_costs_no_connection(tmp_path: Path) -> 
     assert not lost
 
 
+@pytest.mark.sqlite
 def test_asking_again_reads_nothing_until_anything_was_committed(tmp_path: Path) -> None:
     own = House(tmp_path, ManualClock(), FixedRandom(), "own_a")
     other = House(tmp_path, own.clock, own.random, "own_b")

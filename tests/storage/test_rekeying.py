@@ -147,7 +147,7 @@ def test_a_new_sealing_key_opens_everything_and_the_old_one_nothing(house: House
     later.close()
     key_file(house, SEAL).write_text(old)
     with pytest.raises(StoreUnavailable, match=f"{SEAL} is not the key of this audit log"):
-        Database(house.database.path)
+        Database(house.file)
 
 
 @pytest.mark.requirement("A05", "D05")
@@ -259,6 +259,7 @@ asyncio.run(main())
 
 
 @pytest.mark.requirement("D01", "D05", "A05")
+@pytest.mark.sqlite
 def test_a_process_that_is_killed_while_it_rotates_loses_nothing(house: House) -> None:
     """At whatever moment, with another process that writes on through all of it."""
     note(house)
@@ -410,7 +411,7 @@ def test_a_change_of_the_key_without_the_old_ones_signature_is_named(
 
 def replaced(house: House) -> None:
     opening = partial(rekeying.replacing_sealing, at=house.clock.now().wall, by=BY)
-    Database(house.database.path, opening=opening).close_writer()
+    Database(house.file, opening=opening).close_writer()
 
 
 @pytest.mark.requirement("D09", "A05")
@@ -424,7 +425,7 @@ def test_a_lost_sealing_key_is_replaced_and_the_old_rows_say_so(house: House, wr
         path.touch(0o600)
         path.write_text("5e" * 32)
     with pytest.raises(StoreUnavailable, match=r"keys replace sealing --lost --yes"):
-        Database(house.database.path)
+        Database(house.file)
     assert path.exists() == wrong
     replaced(house)
     aside = key_file(house, f"{SEAL}.set-aside-1")
@@ -443,7 +444,7 @@ def test_a_lost_sealing_key_is_replaced_and_the_old_rows_say_so(house: House, wr
     new = path.read_text()
     path.write_text(lost)
     with pytest.raises(StoreUnavailable, match="is not the key of this audit log"):
-        Database(house.database.path)
+        Database(house.file)
     path.write_text(new)
 
 
@@ -484,7 +485,7 @@ def test_a_key_that_others_can_read_is_refused_with_the_fix(house: House) -> Non
     note(house)
     key_file(house, SEAL).chmod(0o640)
     with pytest.raises(StoreUnavailable, match=rf"mode 0640, .*chmod 600 .*{SEAL}"):
-        Database(house.database.path)
+        Database(house.file)
 
 
 # --- keys elsewhere -------------------------------------------------------------------------

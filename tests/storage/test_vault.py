@@ -79,6 +79,7 @@ def test_no_column_of_json_or_bytes_is_forgotten() -> None:
         assert column.type.column == f"{column.table.name}.{column.name}"
 
 
+@pytest.mark.sqlite
 def test_what_an_older_program_left_in_plain_is_sealed_when_the_store_is_opened(
     tmp_path: Path,
 ) -> None:
@@ -108,6 +109,7 @@ def test_what_an_older_program_left_in_plain_is_sealed_when_the_store_is_opened(
     house.close()
 
 
+@pytest.mark.sqlite
 def test_free_pages_are_cleaned_out_by_whoever_opens_the_store_next(tmp_path: Path) -> None:
     House(tmp_path, ManualClock(), FixedRandom()).close()
     with closing(sqlite3.connect(tmp_path / "forbear.db", isolation_level=None)) as store:
@@ -163,6 +165,7 @@ def test_whatever_hangs_on_an_operation_goes_with_it(house: House) -> None:
     assert house.verified() is None
 
 
+@pytest.mark.sqlite
 def test_a_store_that_is_closed_leaves_nothing_in_memory(tmp_path: Path) -> None:
     house = House(tmp_path, ManualClock(), FixedRandom())
     dialect = weakref.ref(house.database.writer.dialect)

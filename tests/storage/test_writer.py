@@ -16,7 +16,7 @@ from forbear.storage.database import Database
 from forbear.storage.errors import StoreUnavailable
 from forbear.storage.writer import BATCH, FileWriter
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.sqlite]
 
 Unit = Callable[[Connection], int]
 

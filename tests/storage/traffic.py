@@ -149,7 +149,9 @@ class Traffic:
     def _live(self) -> list[Operation]:
         with self.house.database.writer.connect() as connection:
             query = sa.select(operations).where(sa.text(LIVE), operations.c.next_at.is_not(None))
-            found = connection.execute(query.order_by(operations.c.next_at)).mappings()
+            found = connection.execute(
+                query.order_by(operations.c.next_at, operations.c.number)
+            ).mappings()
             return [rows.operation(row) for row in found if row["id"] not in self.nobody_runs]
 
     def _next_due(self) -> int | None:

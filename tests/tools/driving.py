@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests import stores
 from tests.support import FixedRandom, ManualClock
 
 from forbear.rules.contract import Contract, ContractError
@@ -217,7 +218,7 @@ class Driver:
 @asynccontextmanager
 async def driver(home: Path, text: str = CONTRACT, **changes: Any) -> AsyncIterator[Driver]:
     clock, random, book = ManualClock(), FixedRandom(), shelf(text, **changes)
-    store = Store(home, clock, random)
+    store = Store(home, clock, random, url=stores.url_of(home), own_time=True)
     store.liveness.claim()
     try:
         yield Driver(store, book, clock, Desk(store, book, clock, random, Setting()))

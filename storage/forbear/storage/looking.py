@@ -8,8 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
+from forbear.storage.connecting import connected, failing, parted, shown
 from forbear.storage.errors import StoreUnavailable
-from forbear.storage.postgres import connected, failing, parted, shown
 
 T = TypeVar("T")
 

@@ -26,73 +26,52 @@ The time of all transactions is that of the server (`ServerClock`), read after t
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import re
-from collections.abc import Callable, Coroutine, Generator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from functools import partial
-from importlib import import_module
-from types import ModuleType
-from typing import Any, TypeVar
+from typing import Any
 
 import sqlalchemy as sa
-from alembic.util import CommandError
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.exc import TimeoutError as NoConnection
-from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.pool import NullPool
 
-from forbear.rules.ports import Clock, Moment
+from forbear.rules.ports import Clock
 from forbear.storage import encrypting, rekeying, schema
+from forbear.storage.connecting import (
+    PATIENCE,
+    apart,
+    engine,
+    failing,
+    parted,
+    passes,
+    shown,
+    state_of,
+)
 from forbear.storage.database import said, stored_generation
-from forbear.storage.errors import StoreError, StoreTooNew, StoreUnavailable
+from forbear.storage.errors import StoreTooNew, StoreUnavailable
 from forbear.storage.generations import Terms, terms
 from forbear.storage.keyfiles import Name, Places
+from forbear.storage.listening import CHANNEL, Ear
 from forbear.storage.schema import data_keys
 from forbear.storage.sealing import EpochKey, Log
+from forbear.storage.serverclock import ServerClock
 from forbear.storage.vault import Vault, unlock
 from forbear.storage.writer import UPGRADED, BatchDead, Outcome, Unit, Writer, unavailable
-
-T = TypeVar("T")
 
 LOCK = 0x666F7262656172
 """The advisory lock of a store: "forbear" in ASCII. One store in a database."""
 
-CHANNEL = "forbear"
-"""What a commit is announced on, without a word of what it was."""
+ISOLATION = "READ COMMITTED"
+"""Whatever the server is set to: a statement sees what was committed before the lock was had."""
 
 STATEMENT, WAITS, IDLE = 30_000, 20_000, 10_000
 """Bounds within a transaction, ms: of a statement, of the wait for the lock, and of a silence of
 ours while the lock is held."""
 
-CONNECT = 10.0
-"""Seconds for one try to reach the server."""
-
 READERS = 3
 """Connections of a process for reading. With one for writing and one that listens it has 5."""
 
-PATIENCE = 20.0
-"""Seconds for which a batch is run again before it is given up."""
-
-UNHEARD = 5.0
-"""Seconds after which an own commit should have been heard of."""
-
-SAFETY, SLOW = 30.0, 1.0
-"""Seconds between two looks without news, where commits are heard of and where they are not."""
-
-_PASSES = frozenset(
-    {
-        *("40001", "40P01"),  # serialization failure, deadlock
-        *("55P03", "57014", "25P03"),  # lock, statement and idle time-out
-        *("57P01", "57P02", "57P03", "57P05"),  # the server stops, crashed, starts, was idle
-        *("53300", "08000", "08001", "08003", "08004", "08006"),  # no connection to be had
-    }
-)
-"""SQLSTATEs after which the same may succeed."""
-
-_BEGIN = sa.text(
+BEGIN = sa.text(
     f"""\
 SELECT set_config('lock_timeout', '{WAITS}', true),
   set_config('statement_timeout', '{STATEMENT}', true),
@@ -115,35 +94,6 @@ SELECT pg_current_xact_id_if_assigned()::text AS number,
 """The last: the number of the transaction, if it changed anything, which then is announced."""
 
 _FATE = sa.text("SELECT pg_xact_status(CAST(CAST(:number AS text) AS xid8))")
-_TIME = sa.text("SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint")
-
-
-class ServerClock:
-    """The time of the database server, between two looks carried on by the clocks of this machine.
-
-    It is never ahead of the server's. Both clocks of a moment are the server's time: one goes on
-    with this machine's wall clock, the other with the clock that counts suspend, so that each
-    stays a witness against the other. The moments of all hosts can be compared.
-    """
-
-    BOOT = "server"
-    """All moments are of one boot: leases end by time, wherever they are looked at."""
-
-    def __init__(self, local: Clock) -> None:
-        self._local = local
-        self._wall = self._boot = 0
-
-    def set(self, server: int) -> None:
-        """`server` was the server's time a moment ago, ms."""
-        here = self._local.now()
-        self._wall, self._boot = server - here.wall, server - here.boot
-
-    def now(self) -> Moment:
-        here = self._local.now()
-        return Moment(here.wall + self._wall, here.boot + self._boot, self.BOOT)
-
-    async def sleep(self, seconds: float) -> None:
-        await self._local.sleep(seconds)
 
 
 class Postgres:
@@ -171,10 +121,11 @@ class Postgres:
         self._server_clock = None if own_time else ServerClock(clock)
         self.clock: Clock = self._server_clock or clock
         with failing(self.place):
-            self.log, keys = _apart(self._open(places, opening))
+            self.log, keys = apart(self._open(places, opening))
         vault = Vault(keys)
         self.readers = engine(self._url, pool_size=READERS, isolation_level="AUTOCOMMIT")
-        self.writers = engine(self._url, pool_size=1).execution_options(audit=self.log)
+        writers = engine(self._url, pool_size=1, isolation_level=ISOLATION)
+        self.writers = writers.execution_options(audit=self.log)
         for one in (self.readers, self.writers):
             unlock(one.sync_engine.dialect, vault)
         self.ear = Ear(url)
@@ -182,10 +133,10 @@ class Postgres:
     async def _open(
         self, places: Places, opening: Callable[[Connection, Places, str], Log]
     ) -> tuple[Log, Callable[[], dict[int, EpochKey]]]:
-        opener = engine(self._url, poolclass=NullPool)
+        opener = engine(self._url, poolclass=NullPool, isolation_level=ISOLATION)
         try:
             async with opener.begin() as connection:
-                self.begin((await connection.execute(_BEGIN)).one())
+                self.begin((await connection.execute(BEGIN)).one())
                 log = await connection.run_sync(_prepared, places, opening, self.place)
         finally:
             await opener.dispose()
@@ -203,7 +154,7 @@ class Postgres:
             StoreUnavailable: the server cannot do it now; it does so by itself in time.
         """
         with failing(self.place):
-            _apart(self._vacuum())
+            apart(self._vacuum())
 
     async def _vacuum(self) -> None:
         cleaner = engine(self._url, poolclass=NullPool, isolation_level="AUTOCOMMIT")
@@ -231,130 +182,6 @@ class Postgres:
         await self.readers.dispose()
         await self.writers.dispose()
         await parted()
-
-
-def shown(url: str) -> str:
-    """An address without its password."""
-    return re.sub(r"(?<=[?&]password=)[^&]*|(?<=:)[^:@/]*(?=@)", "***", url)
-
-
-def driver() -> ModuleType:
-    """The module that speaks to servers; it is an optional part of the installation.
-
-    Raises:
-        StoreUnavailable: it is not installed.
-    """
-    try:
-        return import_module("asyncpg")
-    except ModuleNotFoundError as error:
-        raise StoreUnavailable(
-            "PostgreSQL needs a driver -> pip install 'forbear[postgresql]'"
-        ) from error
-
-
-class Unreached(OSError):
-    """No connection could be had; `sqlstate` says why, if the server did."""
-
-    def __init__(self, error: Exception) -> None:
-        super().__init__(str(error) or type(error).__name__)
-        self.sqlstate = getattr(error, "sqlstate", None)
-
-
-async def connected(url: str) -> Any:
-    """A connection of the driver.
-
-    Raises:
-        Unreached
-    """
-    speaks = driver()
-    try:
-        return await speaks.connect(url, timeout=CONNECT)
-    except (OSError, TimeoutError, speaks.PostgresError, speaks.InterfaceError) as error:
-        raise Unreached(error) from error
-
-
-def engine(url: str, **options: Any) -> AsyncEngine:
-    """An engine on a database. The driver reads the address as libpq does, with several hosts and
-    `sslmode`, `target_session_attrs` and the like.
-
-    Raises:
-        StoreUnavailable: the driver is not installed.
-    """
-    driver()
-    if "pool_size" in options:
-        options |= {"max_overflow": 0, "pool_timeout": PATIENCE}
-    return create_async_engine(
-        "postgresql+asyncpg://",
-        connect_args={"async_creator_fn": partial(connected, url)},
-        **options,
-    )
-
-
-@contextmanager
-def failing(place: str) -> Generator[None]:
-    """Turn what the driver raises into `StoreUnavailable`."""
-    try:
-        yield
-    except StoreError:
-        raise
-    except (*_FAILURES, CommandError) as error:
-        raise StoreUnavailable(f"{place}: {said(error)}{_fix(error)}") from error
-
-
-_FAILURES = (DBAPIError, NoConnection, OSError)
-"""TimeoutError is one of the last."""
-
-
-def _state(error: BaseException | None) -> str | None:
-    """The SQLSTATE of an error of the driver."""
-    cause = error.orig if isinstance(error, DBAPIError) else error
-    state = getattr(cause, "sqlstate", None)
-    return state if isinstance(state, str) else None
-
-
-def _fix(error: BaseException) -> str:
-    match _state(error):
-        case "3D000":
-            return " -> create it: createdb NAME"
-        case "28000" | "28P01":
-            return " -> check user and password in FORBEAR_DATABASE_URL"
-        case "25006":
-            return " -> name the primary server, not a read-only replica"
-        case "42501":
-            return " -> let this user create tables in the schema: it must own the database"
-        case _ if isinstance(error, OSError):
-            return " -> start the server, or correct FORBEAR_DATABASE_URL"
-        case _:
-            return ""
-
-
-def _passes(error: BaseException) -> bool:
-    """Whether the same may succeed if it is tried again."""
-    if isinstance(error, DBAPIError) and error.connection_invalidated:
-        return True
-    state = _state(error)
-    if isinstance(error, OSError | NoConnection):
-        return state is None or state in _PASSES
-    return state in _PASSES
-
-
-def _apart(work: Coroutine[Any, Any, T]) -> T:
-    """Run something to its end on a loop of its own, whether or not this thread has one."""
-
-    async def whole() -> T:
-        try:
-            return await work
-        finally:
-            await parted()
-
-    with ThreadPoolExecutor(1, thread_name_prefix="forbear-apart") as thread:
-        return thread.submit(asyncio.run, whole()).result()
-
-
-async def parted() -> None:
-    """Let the loop see the end of connections that were closed, before it ends itself."""
-    for _ in range(2):
-        await asyncio.sleep(0)
 
 
 # --- opening --------------------------------------------------------------------------------
@@ -391,7 +218,7 @@ def _data_keys(url: str, log: Log) -> dict[int, EpochKey]:
             await reader.dispose()
 
     with failing(shown(url)):
-        rows = _apart(fetch())
+        rows = apart(fetch())
     found = {row.number: log.unwrapped(row.wrapped_key) for row in rows}
     return {number: EpochKey(key) for number, key in found.items() if key is not None}
 
@@ -442,7 +269,7 @@ class ServerWriter(Writer):
                 if await self._was_committed(doubt.number):
                     return doubt.outcomes
             except Exception as error:
-                if not _passes(error) or loop.time() > until:
+                if not passes(error) or loop.time() > until:
                     raise BatchDead from error
             await asyncio.sleep(pause)
             pause = min(1.0, pause * 2)
@@ -451,14 +278,14 @@ class ServerWriter(Writer):
         database = self._database
         async with database.writers.connect() as connection:
             transaction = await connection.begin()
-            begun = (await connection.execute(_BEGIN)).one()
+            begun = (await connection.execute(BEGIN)).one()
             database.begin(begun)
             outcomes = await connection.run_sync(_steps, units)
             number: str | None = (await connection.execute(_END)).scalar_one_or_none()
             try:
                 await transaction.commit()
             except Exception as error:
-                if number is not None and _passes(error):
+                if number is not None and passes(error):
                     raise _InDoubt(number, outcomes) from error
                 raise
         if number is not None:
@@ -480,9 +307,9 @@ class ServerWriter(Writer):
                 if fate != "in progress":
                     return fate == "committed"
             except Exception as error:
-                if _state(error) == "22023":  # a server that never heard of it took over
+                if state_of(error) == "22023":  # a server that never heard of it took over
                     return False
-                if not _passes(error):
+                if not passes(error):
                     raise
                 if loop.time() > until:
                     told = f"nobody can say whether it was stored: {said(error)}"
@@ -503,97 +330,10 @@ def _step(connection: Connection, unit: Unit, allowed: Terms) -> Outcome:
     try:
         value = unit.run(connection)
     except BaseException as error:
-        if _passes(error):
+        if passes(error):
             raise
         connection.exec_driver_sql("ROLLBACK TO unit")
         connection.exec_driver_sql("RELEASE unit")
         return Outcome(error=unavailable(error) if isinstance(error, DBAPIError) else error)
     connection.exec_driver_sql("RELEASE unit")
     return Outcome(value=value)
-
-
-# --- hearing of others ----------------------------------------------------------------------
-
-
-class Ear:
-    """Hears of commits, on a connection of its own that is made anew when it is lost.
-
-    A pooler between transactions takes LISTEN and delivers nothing. Own commits show that: while
-    they are not heard, everybody looks again every second instead.
-    """
-
-    def __init__(self, url: str) -> None:
-        self._url = url
-        self._task: asyncio.Task[None] | None = None
-        self._news: Callable[[], None] = lambda: None
-        self._changed = False
-        self._listens = False
-        self._own: int | None = None
-        self._awaited: float | None = None
-        """Since when an own commit was not heard of."""
-        self._looked = 0.0
-
-    def call(self, news: Callable[[], None]) -> None:
-        """Call `news` on the loop at each commit of another process."""
-        self._news = news
-
-    def expect(self, pid: int) -> None:
-        """An own commit was made by this backend."""
-        self._own = pid
-        if self._listens and self._awaited is None:
-            self._awaited = asyncio.get_running_loop().time()
-
-    def heard(self) -> bool:
-        """Whether there may be news since the last call; starts to listen at the first."""
-        loop = asyncio.get_running_loop()
-        if self._task is None:
-            self._task = loop.create_task(self._listen(), name="listening")
-        deaf = not self._listens or (
-            self._awaited is not None and loop.time() - self._awaited > UNHEARD
-        )
-        changed = self._changed or loop.time() - self._looked >= (SLOW if deaf else SAFETY)
-        if changed:
-            self._changed, self._looked = False, loop.time()
-        return changed
-
-    async def close(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
-            self._task = None
-
-    async def _listen(self) -> None:
-        speaks = driver()
-        while True:
-            with contextlib.suppress(*_FAILURES, speaks.PostgresError, speaks.InterfaceError):
-                connection = await connected(self._url)
-                try:
-                    await self._stay(connection)
-                finally:
-                    self._listens = False
-                    connection.terminate()
-            await asyncio.sleep(1.0)
-
-    async def _stay(self, connection: Any) -> None:
-        """Listen until the connection is lost."""
-        lost = asyncio.Event()
-
-        def end(_: object) -> None:
-            lost.set()
-
-        connection.add_termination_listener(end)
-        await connection.add_listener(CHANNEL, self._hear)
-        self._listens, self._awaited, self._changed = True, None, True
-        self._news()
-        while not lost.is_set():
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(lost.wait(), SAFETY)
-            if not lost.is_set():
-                await connection.fetchval("SELECT 1", timeout=CONNECT)
-
-    def _hear(self, _connection: object, pid: int, _channel: str, _payload: str) -> None:
-        self._awaited = None
-        if pid != self._own:
-            self._changed = True
-            self._news()

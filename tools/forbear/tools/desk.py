@@ -643,10 +643,9 @@ class Desk:
         except StoreError as error:
             return refusals.store_unavailable(error)
 
-    async def repetition(self, op: Operation, holding: Holding) -> Draft | Refusal:
+    def repetition(self, op: Operation, holding: Holding) -> Draft | Refusal:
         """The draft of the same action once more, which only a decision lets be stored."""
-        job = None if op.parent_id is None else await self._store.read.operation(op.parent_id)
-        return self._drafter_for(op).repetition(op, holding, job)
+        return self._drafter_for(op).repetition(op, holding)
 
     def cancellation(
         self,

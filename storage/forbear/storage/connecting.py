@@ -1,0 +1,185 @@
+"""Connections to a PostgreSQL server, and what its errors mean.
+
+The driver is an optional part of the installation and reads an address as libpq does: with several
+hosts, `sslmode`, `target_session_attrs` and the like.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Coroutine, Generator, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import partial
+from importlib import import_module
+from types import ModuleType
+from typing import Any, TypeVar, cast
+
+from alembic.util import CommandError
+from sqlalchemy import event
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import TimeoutError as NoConnection
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+
+from forbear.storage.database import said
+from forbear.storage.errors import StoreError, StoreUnavailable
+
+T = TypeVar("T")
+
+CONNECT = 10.0
+"""Seconds for one try to reach the server."""
+
+PATIENCE = 20.0
+"""Seconds for which what may pass is waited for."""
+
+_PASSES = frozenset(
+    {
+        *("40001", "40P01"),  # serialization failure, deadlock
+        *("55P03", "57014", "25P03"),  # lock, statement and idle time-out
+        *("57P01", "57P02", "57P03", "57P05"),  # the server stops, crashed, starts, was idle
+        *("53300", "08000", "08001", "08003", "08004", "08006"),  # no connection to be had
+    }
+)
+"""SQLSTATEs after which the same may succeed."""
+
+
+def shown(url: str) -> str:
+    """An address without its password."""
+    return re.sub(r"(?<=[?&]password=)[^&]*|(?<=:)[^:@/]*(?=@)", "***", url)
+
+
+def driver() -> ModuleType:
+    """The module that speaks to servers; it is an optional part of the installation.
+
+    Raises:
+        StoreUnavailable: it is not installed.
+    """
+    try:
+        return import_module("asyncpg")
+    except ModuleNotFoundError as error:
+        raise StoreUnavailable(
+            "PostgreSQL needs a driver -> pip install 'forbear[postgresql]'"
+        ) from error
+
+
+class Unreached(OSError):
+    """No connection could be had; `sqlstate` says why, if the server did."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(str(error) or type(error).__name__)
+        self.sqlstate = getattr(error, "sqlstate", None)
+
+
+async def connected(url: str) -> Any:
+    """A connection of the driver.
+
+    Raises:
+        Unreached
+    """
+    speaks = driver()
+    try:
+        return await speaks.connect(url, timeout=CONNECT)
+    except (OSError, TimeoutError, speaks.PostgresError, speaks.InterfaceError) as error:
+        raise Unreached(error) from error
+
+
+def engine(url: str, **options: Any) -> AsyncEngine:
+    """An engine on a database. The driver reads the address as libpq does, with several hosts and
+    `sslmode`, `target_session_attrs` and the like.
+
+    Raises:
+        StoreUnavailable: the driver is not installed.
+    """
+    driver()
+    if "pool_size" in options:
+        options |= {"max_overflow": 0, "pool_timeout": PATIENCE}
+    made = create_async_engine(
+        "postgresql+asyncpg://",
+        connect_args={"async_creator_fn": partial(connected, url)},
+        **options,
+    )
+    event.listen(made.sync_engine, "before_cursor_execute", _without_nul, retval=True)
+    return made
+
+
+def _without_nul(
+    _connection: object, _cursor: object, statement: str, given: Any, _context: object, _many: bool
+) -> tuple[str, Any]:
+    """A text of PostgreSQL holds every character but one, which agents may write into a name."""
+    return statement, _clean(given)
+
+
+def _clean(given: Any) -> Any:
+    if isinstance(given, str):
+        return given.replace("\0", "\ufffd")
+    if isinstance(given, list | tuple):
+        return tuple(map(_clean, cast(Iterable[Any], given)))
+    return given
+
+
+@contextmanager
+def failing(place: str) -> Generator[None]:
+    """Turn what the driver raises into `StoreUnavailable`."""
+    try:
+        yield
+    except StoreError:
+        raise
+    except (*FAILURES, CommandError) as error:
+        raise StoreUnavailable(f"{place}: {said(error)}{_fix(error)}") from error
+
+
+FAILURES = (DBAPIError, NoConnection, OSError)
+"""TimeoutError is one of the last."""
+
+
+def state_of(error: BaseException | None) -> str | None:
+    """The SQLSTATE of an error of the driver."""
+    cause = error.orig if isinstance(error, DBAPIError) else error
+    state = getattr(cause, "sqlstate", None)
+    return state if isinstance(state, str) else None
+
+
+def _fix(error: BaseException) -> str:
+    match state_of(error):
+        case "3D000":
+            return " -> create it: createdb NAME"
+        case "28000" | "28P01":
+            return " -> check user and password in FORBEAR_DATABASE_URL"
+        case "25006":
+            return " -> name the primary server, not a read-only replica"
+        case "42501":
+            return " -> let this user create tables in the schema: it must own the database"
+        case _ if isinstance(error, OSError):
+            return " -> start the server, or correct FORBEAR_DATABASE_URL"
+        case _:
+            return ""
+
+
+def passes(error: BaseException) -> bool:
+    """Whether the same may succeed if it is tried again."""
+    if isinstance(error, DBAPIError) and error.connection_invalidated:
+        return True
+    state = state_of(error)
+    if isinstance(error, OSError | NoConnection):
+        return state is None or state in _PASSES
+    return state in _PASSES
+
+
+def apart(work: Coroutine[Any, Any, T]) -> T:
+    """Run something to its end on a loop of its own, whether or not this thread has one."""
+
+    async def whole() -> T:
+        try:
+            return await work
+        finally:
+            await parted()
+
+    with ThreadPoolExecutor(1, thread_name_prefix="forbear-apart") as thread:
+        return thread.submit(asyncio.run, whole()).result()
+
+
+async def parted() -> None:
+    """Let the loop see the end of connections that were closed, before it ends itself."""
+    for _ in range(2):
+        await asyncio.sleep(0)
