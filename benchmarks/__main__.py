@@ -18,6 +18,13 @@ TABLES = {
     "storage": "storage:table",
     "calls": "calls:table",
     "latency": "calls:latency",
+    "peers": "peers:table",
+    "claims": "claims:table",
+    "waiting": "waiting:table",
+    "processes": "processes:table",
+    "audit": "audit:table",
+    "tool_calls": "tool_calls:table",
+    "disk": "disk:table",
     "scrape": "scrape:table",
 }
 """In the order in which they run; where each is made."""
@@ -27,17 +34,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks",
         description=__doc__,
-        formatter_class=argparse.RawTextHelpFormatter,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    names = ", ".join(TABLES)
     parser.add_argument(
-        "--only",
-        nargs="+",
-        choices=TABLES,
-        metavar="NAME",
-        default=[*TABLES],
-        help=f"of {', '.join(TABLES)}",
+        "--only", nargs="+", choices=TABLES, default=[*TABLES], metavar="NAME", help=f"of {names}"
     )
-    parser.add_argument("--quick", action="store_true", help="small numbers, under three minutes")
+    parser.add_argument("--quick", action="store_true", help="small numbers, rough figures")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the run there as well")
     given = parser.parse_args()
     on = tables.machine()
@@ -49,6 +52,8 @@ def main() -> None:
         print(f"\n{found[-1].text()}\n\n({time.monotonic() - began:.0f} s)", flush=True)
         if given.json is not None:
             given.json.write_text(tables.written(found, on) + "\n")
+    if len(found) > 1:
+        print(f"\n{tables.summary(found)}")
 
 
 def made_by(place: str) -> Callable[[bool], tables.Table]:

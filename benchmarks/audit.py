@@ -1,27 +1,25 @@
-"""What the sealed audit log costs: microseconds to seal a row, and rows verified in a second.
+"""(g) What the sealed audit log costs: time to seal a row, and rows verified in a second.
 
-    python benchmarks/audit.py [--rows 50000] [--bytes 512 2048]
-
-There is no provider and no fsync in it: rows are appended in one transaction. `chained alone` is
-the same row with a plain body. Rates depend on the machine; compare lines of one run.
+There is no provider and no fsync in it: rows are appended in one transaction.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import sys
 import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT / layer) for layer in ("rules", "storage", "tools", "server")]
+from benchmarks.tables import Row, Table
+from forbear.storage import audit, sealing, verifying
+from forbear.storage.database import Database
+from forbear.storage.sealing import compact
 
-from forbear.storage import audit, sealing, verifying  # noqa: E402
-from forbear.storage.database import Database  # noqa: E402
-from forbear.storage.sealing import compact  # noqa: E402
+NOTES = (
+    "Microseconds a row: `chained` is a plain body and its hash, `sealed` the same with AES-GCM, "
+    "`appended` what the ledger does: read the head, seal, insert, now and then sign.",
+)
 
 
 def micros(work: Callable[[int], object], times: int) -> float:
@@ -31,9 +29,9 @@ def micros(work: Callable[[int], object], times: int) -> float:
     return (time.perf_counter() - started) / times * 1e6
 
 
-def measure(rows: int, size: int) -> str:
+def measured(rows: int, size: int) -> Row:
     body = {"event": "waiting", "state": "x" * size}
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(prefix="forbear-bench-") as folder:
         path = Path(folder) / "forbear.db"
         database = Database(path)
         log = database.log
@@ -61,20 +59,18 @@ def measure(rows: int, size: int) -> str:
         took = time.perf_counter() - started
         assert report.broken is None, report
         asyncio.run(database.close())
-    return (
-        f"body {size:5} B: chained alone {chained:5.1f} us, sealed {sealed:5.1f} us, "
-        f"appended and signed {appended:6.1f} us a row; verified {rows / took:8.0f} rows/s"
+    return {
+        "rows": rows,
+        "body bytes": size,
+        "chained us": chained,
+        "sealed us": sealed,
+        "appended us": appended,
+        "verified rows/s": rows / took,
+    }
+
+
+def table(quick: bool) -> Table:
+    rows = 2_000 if quick else 50_000
+    return Table(
+        "audit", "the sealed audit log", [measured(rows, size) for size in (512, 2_048)], (), NOTES
     )
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rows", type=int, default=50_000)
-    parser.add_argument("--bytes", type=int, nargs="*", default=[512, 2048])
-    given = parser.parse_args()
-    for size in given.bytes:
-        print(measure(given.rows, size))
-
-
-if __name__ == "__main__":
-    main()

@@ -175,7 +175,7 @@ async def hammer(call: Call, concurrency: int, requests: int) -> Trial:
     return watch.trial(requests, times)
 
 
-async def poll(app: App, jobs: int, requests: int) -> Trial:
+async def chains(app: App, jobs: int, requests: int) -> Trial:
     """So many jobs at once, and so many requests in all, submissions included."""
     looks = max(1, requests // jobs - 1)
     watch = Stopwatch()
@@ -235,7 +235,7 @@ async def path(base_url: str, concurrency: int, rounds: int, seconds: float) -> 
         variants: dict[str, Callable[[int], Awaitable[Trial]]] = {
             name: partial(hammer, call, concurrency) for name, call in calls.items()
         }
-        variants[POLLS] = partial(poll, app, concurrency)
+        variants[POLLS] = partial(chains, app, concurrency)
         sized = {}
         for name, variant in variants.items():
             warm = await variant(2 * concurrency)

@@ -49,7 +49,7 @@ async def measure(ended: int, live: int) -> dict[str, float | int]:
         home = Path(folder)
         async with running(Settings(home=home), role="console", worker=False) as app:
             app.store.liveness.claim()
-            job = await submitted(app.store, holding(), 1)
+            job = await submitted(app.store, holding(), "model")
             for poll in range(5):
                 await job.request("done" if poll == 4 else "running")
         _copy(home / "forbear.db", 1, ended, live=False)

@@ -20,7 +20,7 @@ from sqlalchemy import event
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from benchmarks.tables import Figure, Stopwatch, Table, Trial, cpu_us, in_turns, rate, ratio
-from benchmarks.units import Unit, Work, holding, submitted
+from benchmarks.units import Unit, Work, holding, many
 from forbear.server.clock import SystemClock, SystemRandom
 from forbear.storage.database import Database, _data_keys
 from forbear.storage.store import Store
@@ -83,7 +83,7 @@ async def forbear(home: Path, operations: int) -> AsyncGenerator[Sequence[Work]]
     store.liveness.claim()
     held = holding()
     try:
-        yield [await submitted(store, held, number) for number in range(operations)]
+        yield await many(store, held, range(operations))
     finally:
         await store.close()
 
@@ -105,7 +105,7 @@ async def same_units(home: Path, operations: int) -> AsyncGenerator[Sequence[Wor
             return await connection.run_sync(unit)
 
     try:
-        jobs = [await submitted(store, held, number) for number in range(operations)]
+        jobs = await many(store, held, range(operations))
         for job in jobs:
             job.run = run
         yield jobs

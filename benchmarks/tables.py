@@ -87,12 +87,13 @@ def _grid(rows: Sequence[Row]) -> list[str]:
     """A table of Markdown; every row has the columns of the first."""
     names = list(rows[0])
     lines = [names, *([shown(row[name]) for name in names] for row in rows)]
-    widths = [max(len(line[i]) for line in lines) for i in range(len(names))]
+    columns = range(len(names))
+    widths = [max(len(line[i]) for line in lines) for i in columns]
+    words = [any(isinstance(row[name], str) for row in rows) for name in names]
 
     def line(cells: Sequence[str]) -> str:
         padded = [
-            cell.ljust(width) if i == 0 else cell.rjust(width)
-            for i, (cell, width) in enumerate(zip(cells, widths, strict=True))
+            cells[i].ljust(widths[i]) if words[i] else cells[i].rjust(widths[i]) for i in columns
         ]
         return f"| {' | '.join(padded)} |"
 
@@ -195,6 +196,12 @@ def machine() -> dict[str, str]:
         "sqlite": sqlite3.sqlite_version,
         "load at start": f"{os.getloadavg()[0]:.1f}",
     }
+
+
+def summary(tables: Sequence[Table]) -> str:
+    """All figures of a run under one another."""
+    figures = [figure for table in tables for figure in table.figures]
+    return "\n".join(["## All figures", "", *_grid([_bounds(one) for one in figures])])
 
 
 def written(tables: Sequence[Table], on: Mapping[str, str]) -> str:

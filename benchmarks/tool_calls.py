@@ -1,15 +1,11 @@
-"""What a tool call that sends nothing costs, beside a trivial tool of the same SDK.
+"""(i) What a tool call that sends nothing costs, beside a trivial tool of the same SDK.
 
-    python benchmarks/tool_calls.py [--calls 300]
-
-Prints, for each transport and protocol era, the median time of a call to a tool that only gives
-back its argument and of `operation_status` on a store with operations in it, measured in turns in
-the same run, and the ratio of the two. The bound that the project sets itself is 2.
+The trivial tool gives back its argument; ours is `operation_status` on a store with operations in
+it. Each runs in a server process of its own, and they are called in turns.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import os
 import socket
@@ -22,15 +18,14 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any, TextIO
 
-ROOT = Path(__file__).resolve().parents[1]
-for _part in ("", "rules", "storage", "tools", "server"):
-    sys.path.insert(0, str(ROOT / _part))
+from mcp import Client, StdioServerParameters
+from mcp.client.stdio import stdio_client
+from mcp.server import MCPServer
+from tests.e2e.harness import EXPORT, QUICK, furnished
+from tests.interop.running import listens
 
-from mcp import Client, StdioServerParameters  # noqa: E402
-from mcp.client.stdio import stdio_client  # noqa: E402
-from mcp.server import MCPServer  # noqa: E402
-from tests.e2e.harness import EXPORT, QUICK, furnished  # noqa: E402
-from tests.interop.running import listens  # noqa: E402
+from benchmarks import LAYERS, ROOT
+from benchmarks.tables import Figure, Row, Table
 
 OPERATIONS = 20
 ERAS = ("auto", "legacy")
@@ -55,19 +50,32 @@ def serve_trivial(place: str) -> None:
     trivial().run("streamable-http", host=host, port=int(port))
 
 
-async def main(calls: int) -> None:
-    print(f"{calls} calls each, in turns, on a store with {OPERATIONS} operations; median in ms")
-    print(f"{'transport':10} {'era':7} {'trivial':>8} {'forbear':>8} {'ratio':>6}")
+async def rows(calls: int) -> list[Row]:
+    found: list[Row] = []
     with tempfile.TemporaryDirectory(prefix="forbear-bench-") as folder:
         home = Path(folder)
         async with furnished(home, EXPORT | {"backoff": QUICK}):
             for transport in ("stdio", "http"):
                 for era in ERAS:
                     plain, ours = await measured(home, transport, era, calls)
-                    print(
-                        f"{transport:10} {era:7} {plain:8.2f} {ours:8.2f} {ours / plain:6.2f}",
-                        flush=True,
+                    found.append(
+                        {
+                            "transport": transport,
+                            "protocol": era,
+                            "trivial ms": plain,
+                            "forbear ms": ours,
+                            "ratio": ours / plain,
+                        }
                     )
+    return found
+
+
+def table(quick: bool) -> Table:
+    found = asyncio.run(rows(40 if quick else 300))
+    worst = max(float(str(row["ratio"])) for row in found)
+    bound = Figure("the worst of them", worst, 2.0, 1.5, less_is_better=True)
+    title = f"a tool call that sends nothing, {OPERATIONS} operations stored; median"
+    return Table("tool_calls", title, found, [bound])
 
 
 async def measured(home: Path, transport: str, era: str, calls: int) -> tuple[float, float]:
@@ -100,15 +108,15 @@ async def timed(client: Client, tool: str, arguments: dict[str, Any]) -> float:
 
 @asynccontextmanager
 async def trivial_client(transport: str, era: str) -> AsyncIterator[Client]:
-    command = [sys.executable, str(Path(__file__)), "--serve-trivial"]
-    async with reached(transport, era, command, dict(os.environ), mcp_only=True) as client:
+    command = [sys.executable, "-m", "benchmarks.tool_calls"]
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *LAYERS])}
+    async with reached(transport, era, command, env, mcp_only=True) as client:
         yield client
 
 
 @asynccontextmanager
 async def forbear_client(home: Path, transport: str, era: str) -> AsyncIterator[Client]:
-    roots = [str(ROOT / root) for root in ("rules", "storage", "tools", "server")]
-    env = {**os.environ, "FORBEAR_HOME": str(home), "PYTHONPATH": os.pathsep.join(roots)}
+    env = {**os.environ, "FORBEAR_HOME": str(home), "PYTHONPATH": os.pathsep.join(LAYERS)}
     command = [sys.executable, "-m", "forbear", "serve"]
     async with reached(transport, era, command, env, mcp_only=False) as client:
         yield client
@@ -148,11 +156,4 @@ def open_nowhere() -> TextIO:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--calls", type=int, default=300)
-    parser.add_argument("--serve-trivial", metavar="PLACE", help=argparse.SUPPRESS)
-    chosen = parser.parse_args()
-    if chosen.serve_trivial:
-        serve_trivial(chosen.serve_trivial)
-    else:
-        asyncio.run(main(chosen.calls))
+    serve_trivial(sys.argv[1])

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
@@ -83,7 +84,7 @@ class Polled:
     held: Holding
     run: Run
     operation_id: str
-    number: int
+    name: str
 
     async def request(self, state: str = "running") -> None:
         """Transaction 1, a canned answer, transaction 2."""
@@ -92,7 +93,7 @@ class Polled:
         while not isinstance(reserved := await self.run(reserve), Reserved):
             await CLOCK.sleep(0.001)
         now = CLOCK.now().wall
-        body = f'{{"id":"exp_{self.number}","state":"{state}"}}'
+        body = f'{{"id":"exp_{self.name}","state":"{state}"}}'
         reply = Reply(True, True, now, now, 200, (("Content-Length", "9"),), body.encode())
         op = reserved.operation
         facts = facts_of(op, self.held.contract)
@@ -100,19 +101,24 @@ class Polled:
         await self.run(partial(ledger.settle, reserved=reserved, reply=reply, signal=signal))
 
 
-async def submitted(store: Store, held: Holding, number: int, run: Run | None = None) -> Polled:
+async def submitted(store: Store, held: Holding, name: str) -> Polled:
     """A job that was accepted and submitted, so that polls are due."""
     job = held.contract.jobs["export"]
     draft = Drafter(store.key, SystemRandom(), "bench").submission(
         held,
         job,
-        {"dataset": f"{number}"},
+        {"dataset": name},
         bounds(job, None, None, None),
         Given(purpose=None, key=None, priority=Priority.BACKGROUND, task=None),
     )
     assert isinstance(draft, Draft), draft
     accepted = await store.write(partial(store.ledger.accept, draft=draft, holding=held))
     assert isinstance(accepted, Accepted), accepted
-    polled = Polled(store, held, run or store.write, accepted.operation.id, number)
+    polled = Polled(store, held, store.write, accepted.operation.id, name)
     await polled.request()
     return polled
+
+
+async def many(store: Store, held: Holding, names: Iterable[object]) -> list[Polled]:
+    """One submitted job for each name, made together."""
+    return list(await asyncio.gather(*(submitted(store, held, f"{name}") for name in names)))

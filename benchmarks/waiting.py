@@ -1,18 +1,11 @@
-"""What delayed operations cost while they wait: memory and CPU of a worker, time of a reservation.
+"""(e) What waiting operations cost: memory and CPU of an idle worker, and time of transactions.
 
-    python benchmarks/waiting.py [--waiting 0 1000 100000] [--seconds 30]
-
-For each number of operations that wait in the queue of one scope, prints the resident memory of an
-idle `forbear worker` process and its CPU over some seconds, then the time of each transaction that
-meets the queue: accept one more, hold one whose turn it is not, reserve for the one whose turn it
-is, and store its outcome. The waiting operations are copies of one that the ledger accepted and
-held; none is due while the worker is watched. Linux only. Times depend on the machine; compare
-lines of one run.
+The waiting operations stand in the queue of one scope. They are copies of one that the ledger
+accepted and held; none is due while the worker is watched. Linux only.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import os
 import sqlite3
@@ -22,31 +15,31 @@ import tempfile
 import time
 from collections.abc import Coroutine
 from contextlib import closing
+from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from pathlib import Path
 from statistics import median
 from typing import Any, TypeVar
 
-ROOT = Path(__file__).resolve().parent.parent
-LAYERS = [str(ROOT / layer) for layer in ("rules", "storage", "tools", "server")]
-sys.path[:0] = LAYERS
+from sqlalchemy import Connection
 
-from sqlalchemy import Connection  # noqa: E402
-
-from forbear.rules import signals  # noqa: E402
-from forbear.rules.contract import Contract  # noqa: E402
-from forbear.rules.contract_file import parse  # noqa: E402
-from forbear.rules.facts import facts_of  # noqa: E402
-from forbear.rules.model import Operation, Priority  # noqa: E402
-from forbear.rules.ports import Reply  # noqa: E402
-from forbear.rules.steps import request_of  # noqa: E402
-from forbear.server.clock import SystemClock, SystemRandom  # noqa: E402
-from forbear.storage.accepting import Accepted, Draft  # noqa: E402
-from forbear.storage.reserving import Reserved  # noqa: E402
-from forbear.storage.store import Store  # noqa: E402
-from forbear.storage.transitions import Holding  # noqa: E402
-from forbear.tools.drafts import Drafter, Given, call_bounds  # noqa: E402
+from benchmarks import LAYERS
+from benchmarks.tables import Figure, Row, Table
+from forbear.rules import signals
+from forbear.rules.contract import Contract
+from forbear.rules.contract_file import parse
+from forbear.rules.facts import facts_of
+from forbear.rules.model import Operation, Priority
+from forbear.rules.ports import Reply
+from forbear.rules.steps import request_of
+from forbear.server.clock import SystemClock, SystemRandom
+from forbear.storage.accepting import Accepted, Draft
+from forbear.storage.reserving import Reserved
+from forbear.storage.store import Store
+from forbear.storage.tokens import TokenReserved
+from forbear.storage.transitions import Holding
+from forbear.tools.drafts import Drafter, Given, call_bounds
 
 T = TypeVar("T")
 
@@ -88,6 +81,7 @@ def copy(path: Path, model: Operation, copies: int) -> None:
             '"intent"': "'intent ' || i",
             '"ref"': "'ref ' || i",
             '"next_at"': "next_at + i * 3600000",
+            '"provider_job"': "provider_job || '-' || i",
         }
         values = ", ".join(own.get(name, name) for name in columns)
         operations = (
@@ -130,7 +124,7 @@ class Bench:
         assert isinstance(accepted, Accepted), accepted
         return accepted.operation
 
-    async def reserve(self, operation_id: str) -> Reserved | bool:
+    async def reserve(self, operation_id: str) -> Reserved | TokenReserved | bool:
         ledger = self.store.ledger
         write = partial(ledger.reserve, operation_id=operation_id, holding=self.holding)
         return await self.store.write(write)
@@ -234,23 +228,46 @@ async def timed(home: Path) -> dict[str, float]:
     return {name: median(each) for name, each in took.items()}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--waiting", type=int, nargs="*", default=[0, 1_000, 100_000])
-    parser.add_argument("--seconds", type=float, default=30)
-    given = parser.parse_args()
-    for waiting in given.waiting:
-        with tempfile.TemporaryDirectory() as folder:
-            home = Path(folder)
-            asyncio.run(fill(home, waiting))
-            resident, cpu = watch(home, given.seconds)
-            took = asyncio.run(timed(home))
-        times = ", ".join(f"{name} {ms:.1f}" for name, ms in took.items())
-        print(
-            f"{waiting:7} waiting: worker {resident:5.1f} MB, {cpu:6.2%} CPU; "
-            f"ms with fsync: {times}"
-        )
+NOTES = (
+    "An idle `forbear worker` in its own process, two seconds after its start. Then the median "
+    "time of each transaction that meets the queue, ms with its fsync: accept one more, hold one "
+    "whose turn it is not, reserve for the one whose turn it is, and store its outcome.",
+)
 
 
-if __name__ == "__main__":
-    main()
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What one number of waiting operations costs; `times` in ms."""
+
+    mb: float
+    cpu: float
+    """Percent of a core."""
+    times: dict[str, float]
+
+
+def measured(waiting: int, seconds: float) -> Found:
+    with tempfile.TemporaryDirectory(prefix="forbear-bench-") as folder:
+        home = Path(folder)
+        asyncio.run(fill(home, waiting))
+        resident, share = watch(home, seconds)
+        return Found(resident, share * 100, asyncio.run(timed(home)))
+
+
+def table(quick: bool) -> Table:
+    numbers, seconds = ((0, 1_000), 3.0) if quick else ((0, 1_000, 100_000), 30.0)
+    found = [measured(number, seconds) for number in numbers]
+    most = f"{numbers[-1]:,} waiting"
+    figures = [
+        Figure(f"{most}: CPU of a core", found[-1].cpu, 0.1, 0.05, "%", True),
+        Figure(f"{most}: memory over an empty store", found[-1].mb - found[0].mb, 5, 1, "MB", True),
+    ]
+    rows: list[Row] = [
+        {
+            "waiting": number,
+            "worker MB": one.mb,
+            "CPU %": one.cpu,
+            **{f"{name} ms": ms for name, ms in one.times.items()},
+        }
+        for number, one in zip(numbers, found, strict=True)
+    ]
+    return Table("waiting", "an idle worker, and a long queue", rows, figures, NOTES)

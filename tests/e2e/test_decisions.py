@@ -19,8 +19,10 @@ from tests.e2e.harness import (
     stage,
 )
 
-from forbear.rules.model import Option
+from forbear.rules.decisions import Wish
+from forbear.rules.model import Kind, Option, State
 from forbear.server.fake import Answer, Drop
+from forbear.storage.deciding import Decided
 
 pytestmark = pytest.mark.anyio
 
@@ -226,6 +228,28 @@ async def test_an_unclear_cancellation_is_not_sent_twice(tmp_path: Path) -> None
         await on.passes(HOUR)
         assert on.count(CANCEL) == 1
         assert (await on.full(job))["state"] == "cancelled"
+
+
+async def test_a_cancellation_sent_anew_cancels_again_and_submits_nothing(tmp_path: Path) -> None:
+    """Found by the simulation: the job itself was submitted again, without its arguments."""
+    async with stage(tmp_path, FREELY, states=FOREVER) as on:
+        job = await on.submit()
+        on.script(Drop("after", effect=False), route=CANCEL)
+        asked = await on.call("cancel_job", operation_id=job, reason="x")
+        await on.passes(MINUTE)
+        unclear = await on.operation(asked["operation_id"])
+        case = await on.app.store.read.open_case(unclear.id)
+        assert case is not None
+        by = {"operator": "anna", "channel": "terminal"}
+        wish = Wish(Option.SEND_NEW)
+        decided = await on.app.office.decide(case, unclear, wish, by)
+        assert isinstance(decided, Decided), decided
+        await on.settled()
+
+        assert decided.follow_up is not None
+        anew = await on.operation(decided.follow_up.id)
+        assert (anew.kind, anew.parent_id, anew.state) == (Kind.CANCEL, job, State.SUCCEEDED)
+        assert (on.count(SUBMIT), on.count(CANCEL)) == (1, 2)
 
 
 # --- questions ------------------------------------------------------------------------------

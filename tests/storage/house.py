@@ -387,7 +387,10 @@ class House:
         return self.write(lambda c: self.ledger.decide(c, case.id, seen, wish, held, by))
 
     def cancel_by_decision(self, op: Operation, case: Case) -> Decided | Refusal:
+        """Decide as the office does: the case allows the cancellation that it makes."""
         draft = self.draft_follow_up(op, Kind.CANCEL)
+        approved = replace(draft.operation, authorisation=case.id)
+        draft = replace(draft, operation=approved, approve_within=None)
         wish, by = Wish(Option.CANCEL_AT_PROVIDER), {"by": "operator"}
         return self.write(
             lambda c: self.ledger.decide(

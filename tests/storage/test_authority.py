@@ -195,6 +195,22 @@ def test_an_authorisation_for_another_request_or_time_lets_nothing_leave(
     assert house.attempts(op) == []
 
 
+@pytest.mark.requirement("E06")
+def test_a_decided_cancellation_may_leave_before_the_next_check_of_its_job(house: House) -> None:
+    """Found by the simulation: it was taken for one that another decision was about."""
+    job = house.poll(house.waiting(), Said(200, {"id": "exp_1", "state": "paused"}))
+    case = house.case(job)
+    assert case is not None
+    decided = house.cancel_by_decision(job, case)
+    assert isinstance(decided, Decided), decided
+    cancel = decided.follow_up
+    assert cancel is not None
+    house.permit(cancel)
+    assert house.sql("SELECT option FROM authorisations WHERE attempt_id IS NOT NULL") == [
+        ("cancel_at_provider",)
+    ]
+
+
 @pytest.mark.requirement("E05", "E06")
 def test_doing_it_anew_on_purpose_is_a_decision(house: House) -> None:
     job = house.waiting()

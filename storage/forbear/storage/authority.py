@@ -8,7 +8,7 @@ import sqlalchemy as sa
 from sqlalchemy import Connection
 
 from forbear.rules.escalations import SESSION
-from forbear.rules.model import Case, Operation, Option
+from forbear.rules.model import Case, Kind, Operation, Option
 from forbear.rules.schedule import end_of
 from forbear.storage.schema import authorisations, cases, grants, operations
 from forbear.storage.statements import Statement
@@ -72,7 +72,10 @@ def consume(connection: Connection, op: Operation, attempt_id: str, now: int) ->
     row = _AUTHORISATION.first(connection, case=op.authorisation)
     if row is None or row.consumed_at is not None:
         return True
-    if row.operation_id != op.id or row.request_digest != op.request_digest:
+    own = row.operation_id == op.id and row.request_digest == op.request_digest
+    # The cancellation that a decision makes may leave before the job's own next check.
+    cancels = op.kind is Kind.CANCEL and row.operation_id == op.parent_id
+    if not own and not (cancels and row.option == str(Option.CANCEL_AT_PROVIDER)):
         return False
     if now > row.expires_at:
         return False

@@ -643,9 +643,10 @@ class Desk:
         except StoreError as error:
             return refusals.store_unavailable(error)
 
-    def repetition(self, op: Operation, holding: Holding) -> Draft | Refusal:
+    async def repetition(self, op: Operation, holding: Holding) -> Draft | Refusal:
         """The draft of the same action once more, which only a decision lets be stored."""
-        return self._drafter_for(op).repetition(op, holding)
+        job = None if op.parent_id is None else await self._store.read.operation(op.parent_id)
+        return self._drafter_for(op).repetition(op, holding, job)
 
     def cancellation(
         self,

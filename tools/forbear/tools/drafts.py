@@ -198,11 +198,18 @@ class Drafter:
         op = replace(op, purpose=given.purpose, key=given.key, priority=given.priority)
         return self._drafted(holding, call, op, limits, given.task)
 
-    def repetition(self, op: Operation, holding: Holding) -> Draft | Refusal:
-        """The draft of the same action once more, under a new key and reference."""
+    def repetition(
+        self, op: Operation, holding: Holding, job: Operation | None = None
+    ) -> Draft | Refusal:
+        """The draft of the same action once more, under a new key and reference.
+
+        `job` is the one whose result or cancellation `op` is.
+        """
         if not op.known:
             return refusals.not_known(op.id)
         action = holding.action
+        if op.kind in (Kind.RESULT, Kind.CANCEL):
+            return self._follow_up_again(op, holding, action, job)
         given = Given(op.purpose, None, op.priority, None)
         if isinstance(action, Job):
             limits = bounds(action, None, None, None)
@@ -211,6 +218,18 @@ class Drafter:
             limits = call_bounds(action, None, None)
             return self.call(holding, action, op.arguments, limits, given)
         raise TypeError(f"{action.name} is neither a job nor a call")
+
+    def _follow_up_again(
+        self, op: Operation, holding: Holding, action: Action, job: Operation | None
+    ) -> Draft | Refusal:
+        if job is None or not isinstance(action, Job):
+            return refusals.not_known(op.id)
+        cancels, name = op.kind is Kind.CANCEL, op.result_name
+        request = action.cancel if cancels else action.results.get(name or "")
+        if request is None:
+            told = f"the contract of {op.provider} names no such request of {op.action} any more"
+            return Refusal(Code.OPTION_NOT_OFFERED, told, f"forbear show {op.id}", op.id)
+        return self.follow_up(job, op.kind, request, holding, name=name, purpose=op.purpose)
 
     def follow_up(
         self,

@@ -72,7 +72,9 @@ class Office:
         A `dry_run` says what would come of it and changes nothing.
         """
         holding = self._book.holding(op.provider, op.action)
-        follow_up = self._follow_up(op, wish, holding, f"decided in case {case.number}", case.id)
+        follow_up = await self._follow_up(
+            op, wish, holding, f"decided in case {case.number}", case.id
+        )
         if isinstance(follow_up, Refusal):
             return follow_up
         decide = partial(
@@ -114,7 +116,7 @@ class Office:
         The case that records it is opened and decided in one; `op` is as it was shown.
         """
         holding = self._book.holding(op.provider, op.action)
-        follow_up = self._follow_up(op, wish, holding, "decided by an operator", "")
+        follow_up = await self._follow_up(op, wish, holding, "decided by an operator", "")
         if isinstance(follow_up, Refusal):
             return follow_up
         decide = partial(
@@ -188,7 +190,7 @@ class Office:
         read = self._store.read
         return Raw(await read.request_of(op.id), await read.exchanges_of(op.id))
 
-    def _follow_up(
+    async def _follow_up(
         self,
         op: Operation,
         wish: Wish,
@@ -200,7 +202,7 @@ class Office:
         if not op.known:
             return None  # nothing that makes a new operation is offered
         if wish.option in (Option.SEND_NEW, Option.RESUBMIT) and holding is not None:
-            return self._desk.repetition(op, holding)
+            return await self._desk.repetition(op, holding)
         job = holding.action if holding is not None else None
         if wish.option is not Option.CANCEL_AT_PROVIDER or not isinstance(job, Job):
             return None

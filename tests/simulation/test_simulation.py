@@ -1,0 +1,43 @@
+"""The simulation in the test suite: some seeds, all that ever found a bug, and whether it bites."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.simulation.__main__ import first_found, ground
+from tests.simulation.mutations import FOUND_BY
+from tests.simulation.scenario import Ground, run
+
+SEEDS = range(1, 201)
+BLOCK = 10
+
+
+@pytest.fixture(scope="module")
+def here() -> Iterator[Ground]:
+    with ground() as made:
+        yield made
+
+
+@pytest.mark.parametrize("first", SEEDS[::BLOCK])
+def test_all_laws_hold(here: Ground, first: int) -> None:
+    for seed in range(first, first + BLOCK):
+        outcome = run(seed, here)
+        assert not outcome.broken, f"python -m tests.simulation --seed {seed} --trace"
+
+
+def test_a_seed_says_all_that_happens(here: Ground) -> None:
+    """The same seed is the same story, whatever ran before it."""
+    first = run(8, here)
+    run(9, here)
+    again = run(8, here)
+    assert first.trace == again.trace
+    assert first.requests > 3
+
+
+@pytest.mark.parametrize("name", FOUND_BY)
+def test_a_deliberate_bug_is_found(here: Ground, name: str) -> None:
+    seed = FOUND_BY[name]
+    assert first_found(name, [seed], here) is not None
+    assert run(seed, here).broken == (), "without the bug all laws hold"
