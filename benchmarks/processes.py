@@ -28,7 +28,6 @@ from benchmarks.units import Unit, holding, many
 from forbear.server.app import open_store
 from forbear.server.config import Settings
 
-NUMBERS = (1, 2, 4)
 AT_ONCE = 48
 """Requests under way in all processes together."""
 
@@ -117,6 +116,7 @@ async def _database(address: str, number: int) -> str:
 
 def table(quick: bool) -> Table:
     rounds, seconds = (1, 2.0) if quick else (3, 6.0)
+    numbers = (1, 4) if quick else (1, 2, 4)
     with ExitStack() as stack:
         address: str | None = None
         notes: tuple[str, ...] = NOTES
@@ -126,7 +126,7 @@ def table(quick: bool) -> Table:
             notes = (*NOTES, f"PostgreSQL was not measured: {error}")
         stores = ("SQLite",) if address is None else ("SQLite", "PostgreSQL")
         found: dict[tuple[str, int], list[Done]] = {
-            (store, number): [] for store in stores for number in NUMBERS
+            (store, number): [] for store in stores for number in numbers
         }
         made = count()
         for _ in range(rounds):
