@@ -324,5 +324,7 @@ def latency(quick: bool) -> Table:
         for name, found in times.items()
     ]
     added = median(times[CALLS]) - median(bare)
-    figure = Figure("added by storage, p50", added, 1.5, 1.0, "ms", less_is_better=True)
+    figure = Figure(
+        "one durable call over a bare GET, p50", added, 1.5, 1.0, "ms", less_is_better=True
+    )
     return Table("latency", "one call at a time", rows, [figure], (*NOTES[:1], *NOTES[2:4]))

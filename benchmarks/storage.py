@@ -27,8 +27,8 @@ from forbear.storage.store import Store
 from forbear.storage.vault import Vault, unlock
 
 OURS = "forbear"
-SAME_UNITS = "the same ledger units, SQLAlchemy async, one transaction each"
-NAIVE = "naive rows, SQLAlchemy Core async + aiosqlite"
+SAME_UNITS = "the same units, one by one, SQLAlchemy async"
+NAIVE = "naive rows, SQLAlchemy async + aiosqlite"
 RAW = "naive rows, sqlite3 in a thread"
 
 NOTES = (
@@ -249,5 +249,5 @@ def table(quick: bool) -> Table:
         if concurrency == 50:
             for name in (NAIVE, SAME_UNITS):
                 value = ratio(trials[OURS], trials[name])
-                figures.append(Figure(f"forbear against: {name}; 50 at once", value, 15, 40))
+                figures.append(Figure(f"storage path against {name}, 50 at once", value, 15, 40))
     return Table("storage", "two durable transactions around a canned answer", rows, figures, NOTES)

@@ -73,7 +73,9 @@ async def rows(calls: int, eras: Sequence[str]) -> list[Row]:
 def table(quick: bool) -> Table:
     found = asyncio.run(rows(40, ERAS[:1]) if quick else rows(300, ERAS))
     worst = max(float(str(row["ratio"])) for row in found)
-    bound = Figure("the worst of them", worst, 2.0, 1.5, less_is_better=True)
+    bound = Figure(
+        "a tool call against a trivial one, the worst", worst, 2.0, 1.5, less_is_better=True
+    )
     title = f"a tool call that sends nothing, {OPERATIONS} operations stored; median"
     return Table("tool_calls", title, found, [bound])
 

@@ -183,7 +183,9 @@ def table(quick: bool) -> Table:
         rows.append(_row(peer.name, versions.get(peer.name, "-"), ours, theirs, told))
         value = rows[-1]["forbear is"]
         assert not isinstance(value, str)
-        figures.append(Figure(f"against {peer.name}", value, peer.at_least, peer.aim))
+        figures.append(
+            Figure(f"durable chains against {peer.name}", value, peer.at_least, peer.aim)
+        )
     notes = (
         "Guarantees as their documentation and sources have them; no peer was killed here.",
         f"{AT_ONCE} chains of {length} requests each; a chain of Forbear is a job that is polled. "
