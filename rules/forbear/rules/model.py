@@ -340,6 +340,10 @@ class Operation:
     def final(self) -> bool:
         return self.state in FINAL
 
+    def is_due(self, now: int) -> bool:
+        """Whether something is to be done for it at `now` (ms)."""
+        return self.next_at is not None and self.next_at <= now
+
     @property
     def paused(self) -> bool:
         """A person's pause holds its next request: no limit, and nothing says until when."""

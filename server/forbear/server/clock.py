@@ -45,7 +45,7 @@ class SystemRandom:
 
     def token(self, size: int) -> str:
         """`size` characters of lower-case base32, five random bits each."""
-        return "".join(secrets.choice(_BASE32) for _ in range(size))
+        return "".join(_BASE32[byte % 32] for byte in secrets.token_bytes(size))
 
 
 def _boot_clock() -> Callable[[], int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -40,7 +41,20 @@ class Contracts:
         self._store_key = store_key
         self._files: dict[Path, _File] = {}
         self._stamps: dict[str, Stamp] = {}
+        self._fresh = False
         self.refresh()
+
+    def _look(self) -> None:
+        """`refresh`, once in a turn of the event loop: a request asks for its contract often."""
+        if self._fresh:
+            return
+        self.refresh()
+        with suppress(RuntimeError):  # no loop, no turns
+            asyncio.get_running_loop().call_soon(self._age)
+            self._fresh = True
+
+    def _age(self) -> None:
+        self._fresh = False
 
     def refresh(self) -> bool:
         """Read what changed since the last time. True if anything did."""
@@ -59,7 +73,7 @@ class Contracts:
 
     def contracts(self) -> Mapping[str, Contract]:
         """Those that load, by provider, as their files stand now."""
-        self.refresh()
+        self._look()
         by_name: dict[str, Contract] = {}
         for file in self._files.values():
             if file.contract is not None:

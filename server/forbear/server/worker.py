@@ -11,6 +11,7 @@ import logging
 import os
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
+from typing import TypeVar
 
 from forbear.rules import signals
 from forbear.rules.facts import facts_of
@@ -30,6 +31,8 @@ from forbear.storage.reserving import Reserved
 from forbear.storage.store import Store
 from forbear.storage.tokens import TokenReserved
 from forbear.storage.writer import UPGRADED
+
+T = TypeVar("T")
 
 PULSE = 0.25
 """Seconds between two looks for what other processes committed."""
@@ -262,14 +265,14 @@ class Worker:
         """Do what is due for one operation until nothing more is due at once."""
         try:
             while True:
-                # A changed contract or credential counts from the very next request.
-                self._contracts.refresh()
                 await self._contracts.arrived(due.provider)
                 holding = self._contracts.holding(due.provider, due.action)
                 attend = partial(self._store.ledger.attend, operation_id=due.id, holding=holding)
                 step, idle = await self._store.write(attend)
                 if isinstance(step, Reserved):
-                    await self._send(step)
+                    after = await self._send(step)
+                    if after is None or not after.is_due(self._clock.now().wall):
+                        return
                 elif isinstance(step, TokenReserved):
                     self._fetch_token(step)
                     return
@@ -305,13 +308,13 @@ class Worker:
 
     # --- one request ------------------------------------------------------------------------
 
-    async def _send(self, reserved: Reserved) -> None:
-        """Use a permit and store what came of it, whatever that is."""
+    async def _send(self, reserved: Reserved) -> Operation | None:
+        """Use a permit and store what came of it, whatever that is; see `_store_outcome`."""
         with tracing.attempt(reserved) as span:
             reply = await self._sender.send(reserved.permit, reserved.request)
             signal = self._read(reserved, reply)
             span.came(reply, signal)
-        await self._store_outcome(reserved, reply, signal)
+        return await self._store_outcome(reserved, reply, signal)
 
     @staticmethod
     def _brought_something(reserved: Reserved, reply: Reply, signal: Signal) -> bool:
@@ -363,31 +366,35 @@ class Worker:
         told: dict[str, object] = {**result, "pages": len(turned.progress.pages)}
         return told if turned.cut is None else {**told, "truncated": True, "cut": str(turned.cut)}
 
-    async def _store_outcome(self, reserved: Reserved, reply: Reply, signal: Signal) -> None:
-        """Transaction 2, again and again until it is stored; until then no new permit is made."""
+    async def _store_outcome(
+        self, reserved: Reserved, reply: Reply, signal: Signal
+    ) -> Operation | None:
+        """Transaction 2, again and again until it is stored; until then no new permit is made.
+
+        Returns the operation as it is then; None if a newer program took the store over.
+        """
         is_result = self._brought_something(reserved, reply, signal)
         result: Mapping[str, object] | None = None
         settle = partial(self._store.ledger.settle, reserved=reserved, reply=reply, signal=signal)
 
-        async def store() -> None:
+        async def store() -> Operation:
             nonlocal result
             if is_result and result is None:
                 result = await self._keep_result(reserved, reply, signal)
-            await self._store.write(partial(settle, result=result), outcome=True)
+            return await self._store.write(partial(settle, result=result), outcome=True)
 
-        await self._until_stored(reserved.operation.id, store)
+        return await self._until_stored(reserved.operation.id, store)
 
-    async def _until_stored(self, what: str, store: Callable[[], Awaitable[None]]) -> None:
+    async def _until_stored(self, what: str, store: Callable[[], Awaitable[T]]) -> T | None:
         pause = 0.25
         self._unstored += 1
         try:
             while True:
                 try:
-                    await store()
-                    return
+                    return await store()
                 except StoreTooNew as error:
                     _log.error("outcome of %s cannot be stored: %s", what, error)
-                    return
+                    return None
                 except (StoreError, OSError) as error:
                     _log.error("outcome of %s not stored yet: %s", what, error)
                 await self._clock.sleep(pause)

@@ -199,7 +199,7 @@ class Ledger:
         step = self.reserve(connection, operation_id, holding)
         op = load(connection, operation_id) if step is False else None
         now = self._clock.now().wall
-        return step, op is not None and op.next_at is not None and op.next_at <= now
+        return step, op is not None and op.is_due(now)
 
     def _fetch_token(
         self,
@@ -338,7 +338,7 @@ class Ledger:
     ) -> bool:
         """An operation with an open attempt: leave it to its owner, or close it as unknown."""
         if not self._lease_over(op, now):
-            if op.next_at is not None and op.next_at <= now.wall:
+            if op.is_due(now.wall):
                 left = max(1_000, (op.lease_until or now.boot) - now.boot)
                 connection.execute(
                     sa.update(operations)

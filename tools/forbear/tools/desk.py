@@ -39,6 +39,7 @@ from forbear.tools.cursors import cursor_after, read_cursor
 from forbear.tools.desk_port import Page, Report
 from forbear.tools.drafts import Drafter, Given
 from forbear.tools.feed import Feed
+from forbear.tools.looks import Looks
 from forbear.tools.record import Record
 from forbear.tools.tracing import caused
 from forbear.tools.watch import Patience, Waiting, Watch
@@ -76,8 +77,9 @@ class Desk:
         self._clock = clock
         self._random = random
         self._setting = setting
-        self._watch = Watch(store, clock, self.record)
-        self._feed = Feed(store, book, clock, self.record, self._watch.leaving)
+        looks = Looks(store)
+        self._watch = Watch(store, clock, self.record, looks)
+        self._feed = Feed(store, book, clock, self.record, looks, self._watch.leaving)
         self._seen: Sequence[Process] = ()
         self._seen_at: object = None
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection
 
 from forbear.rules.model import Operation
@@ -13,20 +12,12 @@ from forbear.storage.errors import StoreError
 from forbear.storage.queries import Version
 from forbear.storage.store import Store
 from forbear.tools.book import Book
+from forbear.tools.looks import Looks
 from forbear.tools.record import Record
 from forbear.tools.watch import first
 
 LOOK = 2.0
 """Seconds after which a contract that somebody follows is looked at again: files tell nobody."""
-
-
-class _Look:
-    """What all followers see after one change of the store."""
-
-    def __init__(self, news: asyncio.Event, versions: asyncio.Future[dict[str, Version | None]]):
-        self.news = news
-        self.versions = versions
-        self.records: dict[str, asyncio.Future[Record | None]] = {}
 
 
 class Feed:
@@ -38,6 +29,7 @@ class Feed:
         book: Book,
         clock: Clock,
         record: Callable[[Operation], Awaitable[Record]],
+        looks: Looks,
         leaving: asyncio.Event,
     ) -> None:
         self._store = store
@@ -45,8 +37,9 @@ class Feed:
         self._book = book
         self._leaving = leaving
         self._record = record
-        self._followed: Counter[str] = Counter()
-        self._last: _Look | None = None
+        self._looks = looks
+        self._at: asyncio.Event | None = None
+        self._records: dict[str, asyncio.Future[Record | None]] = {}
 
     async def changes(
         self, records: Collection[Record], providers: Collection[str]
@@ -54,21 +47,17 @@ class Feed:
         """See `DeskPort.follow`. Changes that come faster than they are taken are told as one."""
         contracts = {provider: self._digest(provider) for provider in providers}
         told: dict[str, Version | None] = {one.operation.id: _version(one) for one in records}
-        self._followed.update(list(told))
-        try:
+        with self._looks.following(list(told)):
             while not self._leaving.is_set():
                 # Taken before reading, so that no change between the two is missed.
                 news = self._store.news
                 with contextlib.suppress(StoreError):  # nothing to tell until it can be read again
-                    look = self._look(news)
-                    seen = await asyncio.shield(look.versions)
-                    if not told.keys() <= seen.keys():  # looked at before this one came
-                        seen = seen | await self._versions(told.keys() - seen.keys())
+                    seen = await self._looks.versions(news, told.keys())
                     for operation_id, version in tuple(told.items()):
                         now = seen[operation_id]
                         if now == version:
                             continue
-                        record = await asyncio.shield(self._shown(look, operation_id))
+                        record = await asyncio.shield(self._shown(news, operation_id))
                         if record is None:
                             told[operation_id] = None
                             continue
@@ -80,28 +69,18 @@ class Feed:
                         yield provider
                 looks = (self._clock.sleep(LOOK),) if contracts else ()
                 await first(news.wait(), self._leaving.wait(), *looks)
-        finally:
-            self._followed.subtract(list(told))
-            self._followed += Counter()  # drops what nobody follows any more
 
     def _digest(self, provider: str) -> str | None:
         contract = self._book.contracts().get(provider)
         return None if contract is None else contract.digest
 
-    def _look(self, news: asyncio.Event) -> _Look:
-        if self._last is None or self._last.news is not news:
-            self._last = _Look(news, asyncio.ensure_future(self._versions(self._followed.keys())))
-        return self._last
-
-    def _shown(self, look: _Look, operation_id: str) -> asyncio.Future[Record | None]:
-        if operation_id not in look.records:
-            look.records[operation_id] = asyncio.ensure_future(self._read(operation_id))
-        return look.records[operation_id]
-
-    async def _versions(self, operation_ids: Collection[str]) -> dict[str, Version | None]:
-        """None for what was kept long enough."""
-        asked = set(operation_ids)
-        return {**dict.fromkeys(asked), **await self._store.read.versions(asked)}
+    def _shown(self, news: asyncio.Event, operation_id: str) -> asyncio.Future[Record | None]:
+        """The record since `news` began, made once for all who follow it."""
+        if self._at is not news:
+            self._at, self._records = news, {}
+        if operation_id not in self._records:
+            self._records[operation_id] = asyncio.ensure_future(self._read(operation_id))
+        return self._records[operation_id]
 
     async def _read(self, operation_id: str) -> Record | None:
         op = await self._store.read.operation(operation_id)

@@ -9,6 +9,7 @@ import difflib
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from functools import lru_cache
 from typing import Any
 
 from jsonschema import Draft202012Validator
@@ -22,6 +23,12 @@ DEEPEST = 8
 
 def fault(schema: Schema) -> str | None:
     """What is wrong with a schema itself, in one sentence, or None."""
+    return _fault(json.dumps(schema))
+
+
+@lru_cache(maxsize=256)
+def _fault(written: str) -> str | None:
+    schema = json.loads(written)
     try:
         Draft202012Validator.check_schema(schema)
     except SchemaError as error:

@@ -13,6 +13,7 @@ from forbear.rules.ports import Clock
 from forbear.storage.store import Store
 from forbear.tools.caller import Caller
 from forbear.tools.desk_port import Report
+from forbear.tools.looks import Looks
 from forbear.tools.record import Record
 
 REMEMBERED = 4_096
@@ -42,9 +43,14 @@ class Watch:
     """Waits on one store, and counts waits without news for each client and operation."""
 
     def __init__(
-        self, store: Store, clock: Clock, record: Callable[[Operation], Awaitable[Record]]
+        self,
+        store: Store,
+        clock: Clock,
+        record: Callable[[Operation], Awaitable[Record]],
+        looks: Looks,
     ) -> None:
         self._store = store
+        self._looks = looks
         self._clock = clock
         self._record = record
         self._known: dict[tuple[str, str], Patience] = {}
@@ -105,26 +111,29 @@ class Watch:
     async def _wait(
         self, op: Operation, done: Callable[[Operation], Awaitable[bool]], waiting: Waiting
     ) -> Operation:
-        """Read the operation again at each change of the store."""
+        """Read the operation again whenever it changed."""
         enough = first(self._clock.sleep(waiting.seconds), self.leaving.wait())
         over = asyncio.ensure_future(enough)
-        revision = op.revision
+        revision, version = op.revision, None
         try:
-            while True:
-                # Taken before reading, so that no change between the two is missed.
-                news = asyncio.ensure_future(self._store.news.wait())
-                try:
-                    op = await self._store.read.operation(op.id) or op
-                    if await done(op):
-                        return op
-                    if waiting.report is not None and op.revision != revision:
-                        revision = op.revision
-                        await waiting.report(await self._record(op))
-                    await asyncio.wait({news, over}, return_when=asyncio.FIRST_COMPLETED)
-                finally:
-                    news.cancel()
-                if over.done():
-                    return await self._store.read.operation(op.id) or op
+            with self._looks.following([op.id]):
+                while True:
+                    # Taken before reading, so that no change between the two is missed.
+                    news = self._store.news
+                    before, version = version, (await self._looks.versions(news, [op.id]))[op.id]
+                    if version != before:
+                        op = await self._store.read.operation(op.id) or op
+                        if await done(op):
+                            return op
+                        if waiting.report is not None and op.revision != revision:
+                            revision = op.revision
+                            await waiting.report(await self._record(op))
+                    if not over.done():
+                        heard = asyncio.ensure_future(news.wait())
+                        await asyncio.wait({heard, over}, return_when=asyncio.FIRST_COMPLETED)
+                        heard.cancel()
+                    if over.done():
+                        return await self._store.read.operation(op.id) or op
         finally:
             over.cancel()
 
