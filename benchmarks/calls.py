@@ -277,7 +277,7 @@ def table(quick: bool) -> Table:
     figures: list[Figure] = []
     with provider() as base_url:
         for concurrency in (50,) if quick else (50, 500):
-            size = (3, 1.0) if quick else (5, 3.0)
+            size = (3, 1.0) if quick else (3 if concurrency == 500 else 5, 2.0)
             trials = asyncio.run(path(base_url, concurrency, *size))
             floor = trials[SENDER]
             rows += [_row(concurrency, name, found, floor) for name, found in trials.items()]

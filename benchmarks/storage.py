@@ -243,7 +243,7 @@ async def path(concurrency: int, rounds: int, seconds: float) -> tuple[list[dict
 def table(quick: bool) -> Table:
     rows, figures = [], []
     for concurrency in (1, 50) if quick else (1, 50, 500):
-        size = (3, 0.5) if quick else (5, 2.0)
+        size = (3, 0.5) if quick else (3 if concurrency == 500 else 5, 1.5)
         found, trials = asyncio.run(path(concurrency, *size))
         rows += found
         if concurrency == 50:
