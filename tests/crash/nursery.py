@@ -62,6 +62,11 @@ class Birth:
     speed: int = 1
     stepped: str = ""
     """A file that says how far the wall clock was set, ms, as whoever keeps it sets it."""
+    every: float = 0.0
+    """Seconds between two rounds of asking for something new, for ever: a wait, a job, a read and
+    a write; 0: never."""
+    environment: dict[str, str] = field(default_factory=dict[str, str])
+    """Its own part of the environment: the secrets of contracts."""
     hangs: str = ""
     """A host whose name nobody ever resolves."""
 
@@ -200,16 +205,31 @@ async def serve(birth: Birth) -> None:
             *(write(running, call) for call in birth.writes),
         )
         say(ready=True)
+        asking = asyncio.create_task(keep_asking(running, birth.every))
         await app.first_of(told, running.superseded)
         if running.superseded.is_set():
             say(superseded=True)
+        asking.cancel()
     say(ended=True)
 
 
-async def submit(running: app.App, dataset: str) -> None:
+async def keep_asking(running: app.App, every: float) -> None:
+    """Ask for new work round by round; each call is read at most once a second anyway."""
+    number = 0
+    while every:
+        number += 1
+        one = f"{os.getpid()}-{number}"
+        await submit(running, f"wait-{one}", job="wait")
+        await submit(running, f"job-{one}")
+        await read(running, "rows")
+        await write(running, "note")
+        await asyncio.sleep(every)
+
+
+async def submit(running: app.App, dataset: str, *, job: str = "export") -> None:
     answer = await running.desk.submit_job(
         provider="exp",
-        job="export",
+        job=job,
         arguments={"dataset": dataset},
         purpose=None,
         task=None,
@@ -286,6 +306,7 @@ def be_born(birth: Birth) -> None:
     os.dup2(log, 2)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     arm(birth)
+    os.environ.update(birth.environment)
     if birth.hangs:
         socket.getaddrinfo = _hanging(birth.hangs, socket.getaddrinfo)
     asyncio.run(serve(birth))

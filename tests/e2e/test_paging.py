@@ -422,8 +422,8 @@ async def test_a_result_is_whole_though_its_commit_was_not_heard_of(
         await on.provider.arrived(LIST, 2)
         write, failures = on.app.store.write, ["once"]
 
-        async def deaf(unit: Any) -> Any:
-            done = await write(unit)
+        async def deaf(unit: Any, **how: Any) -> Any:
+            done = await write(unit, **how)
             if failures:
                 raise StoreUnavailable(failures.pop())
             return done

@@ -175,8 +175,8 @@ async def test_what_becomes_due_while_it_is_still_in_hand_is_carried_next(
         await on.app.store.write(lambda c: brakes.pause(c, "all", by))
         write = on.app.store.write
 
-        async def slowly(unit: Any) -> Any:
-            done = await write(unit)
+        async def slowly(unit: Any, **how: Any) -> Any:
+            done = await write(unit, **how)
             if done == (False, False):  # nothing to do: it is about to be let go
                 in_hand.set()
                 await let_go.wait()

@@ -468,6 +468,23 @@ def test_nothing_is_sent_for_an_operation_whose_arguments_are_lost(
     later.close()
 
 
+@pytest.mark.requirement("D10")
+def test_a_process_without_the_key_in_use_claims_nothing_that_others_can_run(house: House) -> None:
+    key_file(house, SEAL).unlink()
+    replaced(house)
+    other = House(house.home, house.clock, house.random, "own_b")
+    op = other.new()
+    hidden = key_file(house, SEAL).rename(house.home / "hidden")
+    with pytest.raises(StoreUnavailable, match="is not the key"):
+        house.reserve(op)
+    assert other.read(op) == op
+    assert other.attempts(op) == []
+    hidden.rename(key_file(house, SEAL))
+    house.reserve(op)
+    assert len(other.attempts(op)) == 1
+    other.close()
+
+
 def test_a_key_that_is_there_is_not_replaced(house: House) -> None:
     note(house)
     before = key_file(house, SEAL).read_text()
