@@ -19,6 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 from random import Random
 from time import monotonic
+from typing import Any
 
 from tests import stores
 from tests.crash.test_crash import CONTRACT, FINDABLE, KEYED, SUBMIT, no_request_is_hidden
@@ -75,7 +76,7 @@ def _weather(random: Random) -> Iterator[Step]:
                 yield Answer(202, {"id": f"own_{random.random()}", "state": "done"}, effect=False)
 
 
-async def _strike(on: World, random: Random, stepped: Path, clock: dict[str, object]) -> str:
+async def _strike(on: World, random: Random, stepped: Path, clock: dict[str, Any]) -> str:
     """Do one thing to a process or to the clock of all."""
     await asyncio.sleep(random.uniform(0.0, 0.4))
     living = [pid for pid in on.pids if alive(pid)]

@@ -6,6 +6,7 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.crash.test_crash import CONTRACT, STATUS, SUBMIT, no_request_is_hidden
@@ -14,8 +15,8 @@ from tests.crash.world import Nursery, fast, nursed, world
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("D10")]
 
 BEARER = CONTRACT.replace('auth = "none"', 'auth = "bearer env:EXP_TOKEN"')
-OURS = {"environment": {"EXP_TOKEN": "secret-one"}}
-OTHER = {"environment": {"EXP_TOKEN": "secret-two"}}
+OURS: dict[str, Any] = {"environment": {"EXP_TOKEN": "secret-one"}}
+OTHER: dict[str, Any] = {"environment": {"EXP_TOKEN": "secret-two"}}
 
 
 @pytest.fixture(scope="module")

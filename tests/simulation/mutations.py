@@ -43,7 +43,8 @@ def _send_before_commit() -> Iterator[None]:
 
         held = getattr(self, "_held", [])
         self._held = []  # type: ignore[attr-defined]
-        outcomes = write(self, [*held, *(partial(unit, real=one) for one in units)])
+        early = (replace(one, run=partial(unit, real=one.run)) for one in units)
+        outcomes = write(self, [*held, *early])
         return outcomes[len(held) :]
 
     with patched(writing.FileWriter, "_write", early):

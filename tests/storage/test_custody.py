@@ -263,6 +263,7 @@ async def test_a_home_of_a_program_without_marks_gets_its_first_one(
 
 def test_looking_around_before_a_batch_reads_no_more_of_a_long_log(house: House) -> None:
     house.new()
+    assert isinstance(house.database, Database)
     with plans(house) as seen, house.database.writer.connect() as connection:
         assert isinstance(house.database, Database)
         house.database.entered(connection)
