@@ -6,9 +6,8 @@ READ COMMITTED gives every statement after it all that was ever committed, and n
 So what the ledger reads and then writes (identities, slots, rates, budgets, queues, the head of the
 audit log) is as certain as under SQLite's file lock, with nothing to prove for each statement:
 there is no row lock to take in a wrong order, and no deadlock. What it costs is that the units of
-all hosts run one after the other; a batch shares one lock, one commit and one flush
-(docs/postgresql.md has figures). Claims need no SKIP LOCKED: who comes second finds the operation
-leased.
+all hosts run one after the other; a batch shares one lock, one commit and one flush. Claims need no
+SKIP LOCKED: who comes second finds the operation leased.
 
 A transaction is bounded from three sides, so that a host that hangs or is cut off within one holds
 up nobody for long: `statement_timeout`, `lock_timeout`, `idle_in_transaction_session_timeout`. They
