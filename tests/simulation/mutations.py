@@ -259,7 +259,6 @@ FOUND_BY = {
     "pause_ignored": 1,
     "decided_twice": 8,
     "send_by_ignored": 31,
-    "cancel_submits": 36,
 }
 """A seed that found each. What changes the order of reads and writes changes what a seed does, so
 the next ones are tried where it finds nothing any more."""

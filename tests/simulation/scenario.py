@@ -24,7 +24,7 @@ from forbear.tools.caller import LOCAL, Caller
 from forbear.tools.record import Record
 from tests.simulation import contract as published
 from tests.simulation.laws import Laws
-from tests.simulation.loop import Gone, Job, Lane, VirtualLoop
+from tests.simulation.loop import Gone, Job, Lane, Spinning, VirtualLoop
 from tests.simulation.network import Network, Socket
 from tests.simulation.process import Host, Process, replaced
 from tests.simulation.provider import FATES, Provider, Weather
@@ -602,6 +602,8 @@ class Simulation:
         with replaced(self.complaint), self._paced():
             try:
                 self.loop.run_until_complete(self._live())
+            except Spinning as spinning:
+                self.laws.must(False, "somebody spins", str(spinning)[:200])
             except RuntimeError:
                 if not self.laws.broken:
                     raise
