@@ -8,6 +8,7 @@ import sqlalchemy as sa
 from sqlalchemy import Connection
 
 from forbear.storage import schema
+from forbear.storage.statements import Statement
 
 compatibility = sa.Table(
     "compatibility",
@@ -30,12 +31,14 @@ class Terms(Enum):
 
 def terms(connection: Connection) -> Terms:
     """What this program may write now. Asked at the beginning of each batch."""
-    generation = connection.exec_driver_sql(_GENERATION).scalar_one()
+    generation = _GENERATION.scalar(connection)
     if generation <= schema.GENERATION:
         return Terms.ALL
-    oldest = connection.exec_driver_sql(_OUTCOMES_FROM).scalar_one()
+    oldest = _OUTCOMES_FROM.scalar(connection)
     return Terms.OUTCOMES if oldest <= schema.GENERATION else Terms.NOTHING
 
 
-_GENERATION = "SELECT version_num FROM alembic_version"
-_OUTCOMES_FROM = "SELECT outcomes_from FROM compatibility"
+_GENERATION = Statement(
+    sa.select(sa.column("version_num", sa.Text)).select_from(sa.table("alembic_version"))
+)
+_OUTCOMES_FROM = Statement(sa.select(compatibility.c.outcomes_from))

@@ -147,20 +147,30 @@ def answered_read(
 
 def _reads(connection: Connection, op: Operation, credential: str | None) -> list[Operation]:
     """Newest first; 20 of them reach back far enough."""
-    query = (
-        sa.select(operations)
-        .join(requests, requests.c.operation_id == operations.c.id)
-        .where(
-            operations.c.intent == op.intent,
-            operations.c.kind == str(op.kind),
-            operations.c.principal == op.principal,
-            operations.c.binding == op.binding,
-            requests.c.credential == credential,
-        )
-        .order_by(operations.c.number.desc())
-        .limit(20)
+    found = _READS.mappings(
+        connection,
+        of_intent=op.intent,
+        of_kind=str(op.kind),
+        of_principal=op.principal,
+        of_binding=op.binding,
+        of_credential=credential,
     )
-    return [rows.operation(row) for row in connection.execute(query).mappings()]
+    return [rows.operation(row) for row in found]
+
+
+_READS = Statement(
+    sa.select(operations)
+    .join(requests, requests.c.operation_id == operations.c.id)
+    .where(
+        operations.c.intent == sa.bindparam("of_intent"),
+        operations.c.kind == sa.bindparam("of_kind"),
+        operations.c.principal == sa.bindparam("of_principal"),
+        operations.c.binding == sa.bindparam("of_binding"),
+        requests.c.credential.is_not_distinct_from(sa.bindparam("of_credential")),
+    )
+    .order_by(operations.c.number.desc())
+    .limit(20)
+)
 
 
 def _last_write(connection: Connection, op: Operation, since: int, now: int) -> int | None:

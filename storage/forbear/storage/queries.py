@@ -121,6 +121,39 @@ _DOSSIER = (
 """One statement, since each costs a reader several hops between threads."""
 
 
+_OPERATION = sa.select(operations).where(operations.c.id == sa.bindparam("operation"))
+_VERSIONS = (
+    sa.select(
+        operations.c.id,
+        operations.c.revision,
+        cases.c.id.label("case_id"),
+        cases.c.revision.label("case_revision"),
+    )
+    .join(cases, sa.and_(cases.c.operation_id == operations.c.id, _OPEN), isouter=True)
+    .where(operations.c.id.in_(sa.bindparam("these", expanding=True)))
+)
+_DUE = (
+    sa.select(
+        operations.c.id,
+        operations.c.provider,
+        operations.c.account,
+        operations.c.action,
+        operations.c.binding,
+        operations.c.next_at,
+    )
+    .where(
+        sa.text(LIVE),
+        operations.c.next_at <= sa.bindparam("now"),
+        operations.c.id.not_in(sa.bindparam("without", expanding=True)),
+    )
+    .order_by(operations.c.next_at)
+    .limit(sa.bindparam("most", type_=sa.Integer))
+)
+_NEXT_DUE = sa.select(sa.func.min(operations.c.next_at).label("at")).where(
+    sa.text(LIVE), operations.c.next_at > sa.bindparam("after")
+)
+
+
 class Queries(Readers):
     """What there is: operations, cases, events, scopes and processes.
 
@@ -138,7 +171,7 @@ class Queries(Readers):
         self._known: tuple[int | None, dict[str, Dossier]] = None, {}
 
     async def operation(self, operation_id: str) -> Operation | None:
-        found = await self._rows(sa.select(operations).where(operations.c.id == operation_id))
+        found = await self._rows(_OPERATION, operation=operation_id)
         return rows.operation(found[0]) if found else None
 
     async def versions(self, operation_ids: Collection[str]) -> dict[str, Version]:
@@ -149,17 +182,7 @@ class Queries(Readers):
         found: dict[str, Version] = {}
         ids = sorted(operation_ids)
         for begin in range(0, len(ids), _PAGE):
-            query = (
-                sa.select(
-                    operations.c.id,
-                    operations.c.revision,
-                    cases.c.id.label("case_id"),
-                    cases.c.revision.label("case_revision"),
-                )
-                .join(cases, sa.and_(cases.c.operation_id == operations.c.id, _OPEN), isouter=True)
-                .where(operations.c.id.in_(ids[begin : begin + _PAGE]))
-            )
-            for row in await self._rows(query):
+            for row in await self._rows(_VERSIONS, these=ids[begin : begin + _PAGE]):
                 found[row["id"]] = (row["revision"], row["case_id"], row["case_revision"])
         return found
 
@@ -231,27 +254,12 @@ class Queries(Readers):
 
     async def due(self, now: int, limit: int = 50, *, without: Collection[str] = ()) -> list[Due]:
         """What is due, longest first. `without` are ids that the caller has in hand already."""
-        query = (
-            sa.select(
-                operations.c.id,
-                operations.c.provider,
-                operations.c.account,
-                operations.c.action,
-                operations.c.binding,
-                operations.c.next_at,
-            )
-            .where(sa.text(LIVE), operations.c.next_at <= now, operations.c.id.not_in(without))
-            .order_by(operations.c.next_at)
-            .limit(limit)
-        )
-        return [Due(**row) for row in await self._rows(query)]
+        found = await self._rows(_DUE, now=now, without=list(without), most=limit)
+        return [Due(**row) for row in found]
 
     async def next_due(self, after: int) -> int | None:
         """The first time after `after` at which anything is due."""
-        query = sa.select(sa.func.min(operations.c.next_at).label("at")).where(
-            sa.text(LIVE), operations.c.next_at > after
-        )
-        at: int | None = (await self._rows(query))[0]["at"]
+        at: int | None = (await self._rows(_NEXT_DUE, after=after))[0]["at"]
         return at
 
     async def tasks_of(self, operation_id: str) -> tuple[str, ...]:

@@ -81,7 +81,8 @@ class Watch:
 
         From one page of a read to the next nothing is new.
         """
-        case = await self._store.read.open_case(op.id)
+        known = await self._store.read.dossier(op.id)
+        case = None if known is None else known.case
         return (
             State.SENDING if reads_on(op) else op.state,
             op.provider_state,
@@ -122,7 +123,8 @@ class Watch:
                     news = self._store.news
                     before, version = version, (await self._looks.versions(news, [op.id]))[op.id]
                     if version != before:
-                        op = await self._store.read.operation(op.id) or op
+                        if version is None or version[0] != op.revision:
+                            op = await self._read(op)
                         if await done(op):
                             return op
                         if waiting.report is not None and op.revision != revision:
@@ -133,9 +135,14 @@ class Watch:
                         await asyncio.wait({heard, over}, return_when=asyncio.FIRST_COMPLETED)
                         heard.cancel()
                     if over.done():
-                        return await self._store.read.operation(op.id) or op
+                        return await self._read(op)
         finally:
             over.cancel()
+
+    async def _read(self, op: Operation) -> Operation:
+        """The operation as it is now, read with all that an answer needs of it."""
+        known = await self._store.read.dossier(op.id)
+        return op if known is None else known.operation
 
 
 async def first(*ends: Coroutine[Any, Any, object]) -> None:
