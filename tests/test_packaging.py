@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from configparser import ConfigParser
@@ -17,13 +18,11 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 DECOY = "raise SystemExit('a file of the working directory was imported')\n"
 
 
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel, built by the declared backend without a network."""
-    folder = tmp_path_factory.mktemp("wheel")
+def _built(project: Path, folder: Path) -> Path:
+    """The wheel of a project, built by the declared backend without a network."""
     built = subprocess.run(
         [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)],
-        cwd=REPOSITORY,
+        cwd=project,
         capture_output=True,
         text=True,
         timeout=120,
@@ -32,6 +31,23 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert built.returncode == 0, built.stdout + built.stderr
     [path] = folder.glob("*.whl")
     return path
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return _built(REPOSITORY, tmp_path_factory.mktemp("wheel"))
+
+
+def test_what_the_image_copies_makes_the_same_wheel(wheel: Path, tmp_path: Path) -> None:
+    lines = (REPOSITORY / "Dockerfile").read_text(encoding="utf-8").splitlines()
+    copied = [line.split()[1:-1] for line in lines if line.startswith("COPY ") and "=" not in line]
+    for name in (name for names in copied for name in names):
+        source = REPOSITORY / name
+        if source.is_dir():
+            shutil.copytree(source, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy(source, tmp_path / name)
+    assert contents(_built(tmp_path, tmp_path / "dist")) == contents(wheel)
 
 
 def contents(wheel: Path) -> set[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -89,3 +90,33 @@ def test_a_backup_is_the_servers_work_and_the_command_says_how(
     assert "pg_dump" in ran.err
     assert "keys/" in ran.err
     assert not (tmp_path / "backup").exists()
+
+
+@pytest.mark.requirement("D07")
+def test_a_second_host_is_brought_up_by_a_backup_of_the_keys(
+    home: Path, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    op_id = drive(home, waits)
+    monkeypatch.setenv("PASS", "a long passphrase of a test")
+    kept = str(tmp_path / "keys.backup")
+    assert run("keys", "backup", kept, "--passphrase-env", "PASS").code == 0
+
+    other = tmp_path / "other"
+    (other / "contracts").mkdir(parents=True)
+    other.chmod(0o700)
+    shutil.copy(home / "contracts" / "exp.toml", other / "contracts")
+    monkeypatch.setenv("FORBEAR_HOME", str(other))
+    refused = run("doctor")
+    assert refused.code == 3, refused.out
+    assert "store.key is missing" in refused.out
+    assert not list(other.glob("keys/*")), "it makes none of its own"
+
+    ran = run("keys", "restore", kept, "--passphrase-env", "PASS")
+    assert ran.code == 0, ran.out + ran.err
+    told = run("doctor")
+    assert told.code == 0, told.out + told.err
+    assert "waiting" in run("show", op_id).out
+    names = {"store.key", "audit-seal.key", "audit-sign.key"}
+    assert names <= {path.name for path in (other / "keys").iterdir()}
+    for name in names:
+        assert (other / "keys" / name).read_text() == (home / "keys" / name).read_text()
