@@ -154,6 +154,7 @@ async def test_a_job_is_watched_on_only_where_a_worker_outlives_the_client(
             await on.passes(0)
 
 
+@pytest.mark.sqlite
 @pytest.mark.requirement("D09")
 async def test_a_store_that_cannot_be_used_refuses_and_sends_nothing(tmp_path: Path) -> None:
     async with stage(tmp_path, states=FOREVER) as on:
