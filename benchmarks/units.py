@@ -109,7 +109,7 @@ async def submitted(store: Store, held: Holding, name: str) -> Polled:
         job,
         {"dataset": name},
         bounds(job, None, None, None),
-        Given(purpose=None, key=None, priority=Priority.BACKGROUND, task=None),
+        Given(purpose=None, key=None, priority=Priority.INTERACTIVE, task=None),
     )
     assert isinstance(draft, Draft), draft
     accepted = await store.write(partial(store.ledger.accept, draft=draft, holding=held))
