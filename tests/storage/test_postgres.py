@@ -124,7 +124,7 @@ async def test_a_home_without_the_keys_of_the_store_is_refused_and_makes_none(
     first, second = tmp_path / "home", tmp_path / "second"
     address = url(first)
     await open_store(first, address).close()
-    with pytest.raises(StoreUnavailable, match="copy the folder of the first home"):
+    with pytest.raises(StoreUnavailable, match="copy keys/ of another host"):
         open_store(second, address)
     assert not (second / "keys" / "store.key").exists()
 

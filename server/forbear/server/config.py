@@ -115,7 +115,7 @@ def host_and_port(place: str) -> tuple[str, int]:
     """The two parts of `host:port`. Raises ValueError for anything else."""
     host, colon, port = place.rpartition(":")
     if not colon or not host or not port.isdecimal():
-        raise ValueError(f"{place!r} is not host:port")
+        raise ValueError(f"{place!r} is not host:port, such as {DEFAULT_CONSOLE}")
     return host, int(port)
 
 

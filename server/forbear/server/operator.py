@@ -60,8 +60,8 @@ def objection(
     token = environment.get(VARIABLE)
     if not token:
         return (
-            f"Without a terminal, decide needs the operator token: set {VARIABLE} and add --yes, "
-            "or decide at a terminal."
+            f"Without a terminal, this needs the operator token: set {VARIABLE} and add --yes, "
+            "or do it at a terminal."
         )
     stated = _stated(environment)
     if stated is not None:
@@ -71,7 +71,7 @@ def objection(
         known = hmac.compare_digest(_file(settings).read_text(), _digest(store_key, token))
     if known:
         return None
-    return f"{VARIABLE} is not the operator token of this home. Set it, or decide at a terminal."
+    return f"{VARIABLE} is not the operator token of this home. Set it, or do it at a terminal."
 
 
 def _stated(environment: Mapping[str, str]) -> str | None:

@@ -102,7 +102,7 @@ class Store:
         from forbear.storage.postgres import Postgres, ServerWriter
 
         def opening(connection: Connection, places: Places, store: str) -> Log:
-            lost = _UNKNOWN.format(f"copy the folder of the first home on {store}")
+            lost = _UNKNOWN.format(f"copy keys/ of another host that uses {store}")
             self.key = _store_key(self.home, random, lost if rekeying.begun(connection) else None)
             return rekeying.opened(connection, places, store)
 

@@ -165,6 +165,8 @@ def named(report: Report) -> str:
 
 def _signed(report: Report) -> str:
     rows, signed = report.head.sequence, report.signed
+    if rows == 0:
+        return "Nothing was stored yet, so there is nothing to sign."
     if signed == rows:
         return "The last checkpoint signs all of it."
     last = f"row {rows} lies" if rows == signed + 1 else f"rows {signed + 1} to {rows} lie"

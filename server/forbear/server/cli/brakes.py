@@ -63,7 +63,7 @@ def resume(target: Target = "all") -> None:
 
 
 def ps(as_json: AsJson = False) -> None:
-    """List the living processes on this home, and what is paused."""
+    """List the living processes that can send, and what is paused."""
     from forbear.tools.times import rfc3339
 
     home = settings()

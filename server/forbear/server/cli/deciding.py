@@ -111,7 +111,7 @@ def person_of(
     if wrong is not None:
         raise Failure(wrong)
     if not yes:
-        raise Failure("Nobody can be asked here. Add --yes, or decide at a terminal.")
+        raise Failure("Nobody can be asked here. Add --yes, or do it at a terminal.")
     return Person("token", yes, confirm, comment)
 
 

@@ -83,6 +83,8 @@ def _remedy(told: str) -> str:
         return "restore a backup of it"
     if "full" in told:
         return "free the disk"
+    if "is missing" in told:
+        return "forbear keys restore FILE, or copy keys/ from a backup or another host"
     return "give the file back to this user"
 
 

@@ -180,6 +180,12 @@ def in_words(refusal: Refusal, provider: str, contracts: Contracts) -> Failure:
                 f"show {refusal.operation_id}`. Leave --key out, or take another one.",
                 1,
             )
+        case Code.PAUSED:
+            return Failure(
+                f"{told} `forbear ps` says what holds it: `forbear resume` ends a pause, and "
+                "`forbear adopt` lets a copy go on.",
+                1,
+            )
         case Code.TASK_ENDED:
             return Failure(f"{told} Take another --task, or leave it out.", 1)
         case _:

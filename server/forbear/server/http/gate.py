@@ -107,7 +107,9 @@ class Gate:
         hosts = request.headers.getlist("host")
         ours = self._allowed.get(hosts[0].lower()) if len(hosts) == 1 else None
         if ours is None:
-            return PlainTextResponse("This server does not answer to that name.\n", 421)
+            return PlainTextResponse(
+                "This server does not answer to that name: see FORBEAR_CONSOLE_URL.\n", 421
+            )
         if request.headers.getlist("origin") not in ([], [ours]):
             return PlainTextResponse("A request from a page must be from one of ours.\n", 403)
         request.state.origin = ours
@@ -139,7 +141,9 @@ class Whole:
         if body is None:
             return  # the client left in the middle of it
         if len(body) > self._most:
-            await PlainTextResponse("The request is too long.\n", 413)(scope, receive, send)
+            await PlainTextResponse(f"The request is longer than {self._most} bytes.\n", 413)(
+                scope, receive, send
+            )
             return
         arrived: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 

@@ -76,12 +76,15 @@ def refuse_strangers(settings: Settings, place: str) -> None:
     if settings.http is not None and settings.http.authenticates:
         return
     public = urlsplit(settings.console_url).hostname or ""
-    for address, host in ((place, host_and_port(place)[0]), (settings.console_url, public)):
+    for address, host, instead in (
+        (place, host_and_port(place)[0], f"use {DEFAULT_CONSOLE}"),
+        (settings.console_url, public, "unset FORBEAR_CONSOLE_URL"),
+    ):
         if not is_loopback(host):
             raise NotServed(
                 f"--http: {address} can be reached from other machines, and MCP would answer "
-                "anybody there. Add [[http.tokens]] or [http.oauth] to config.toml, or use "
-                f"{DEFAULT_CONSOLE}."
+                "anybody there. Add [[http.tokens]] or [http.oauth] to config.toml, or "
+                f"{instead}."
             )
 
 
