@@ -180,9 +180,10 @@ class OwnServer(Server):
 
     data: Path
 
-    def restart(self, how: str) -> None:
-        """Stop it, `fast` or `immediate`, and start it again."""
-        self._control("-m", how, "-l", str(self.data / "log"), "restart")
+    def restart(self, how: str, options: str | None = None) -> None:
+        """Stop it, `fast` or `immediate`, and start it again, with other options if need be."""
+        other = () if options is None else ("-o", options)
+        self._control("-m", how, "-l", str(self.data / "log"), *other, "restart")
 
     def stop(self) -> None:
         self._control("-m", "immediate", "stop")

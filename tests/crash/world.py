@@ -9,7 +9,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -64,11 +64,14 @@ class World:
     pids: list[int] = field(default_factory=list[int])
     notes: Path | None = None
     """Where the logs are; in the home."""
+    store: Mapping[str, str] | None = None
+    """What tells its processes where the store is; as for the test itself."""
 
     def start(self, *datasets: str, at: Path | None = None, **how: Any) -> int:
         """Start a process on the home, or on another one that shares its store."""
         log = str((self.notes or self.home) / f"log-{len(self.pids)}")
-        how |= {"datasets": datasets, "store": stores.environment(self.home)}
+        store = stores.environment(self.home) if self.store is None else dict(self.store)
+        how |= {"datasets": datasets, "store": store}
         pid = self.nursery.bear(Birth(str(at or self.home), log, **how))
         self.pids.append(pid)
         return pid
