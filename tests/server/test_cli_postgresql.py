@@ -109,6 +109,10 @@ def test_a_second_host_is_brought_up_by_a_backup_of_the_keys(
     refused = run("doctor")
     assert refused.code == 3, refused.out
     assert "store.key is missing" in refused.out
+    for reading in (("ls",), ("inbox",), ("ps",), ("stats",)):
+        ran = run(*reading)
+        assert ran.code == 3, (reading, ran.out, ran.err)
+        assert "store.key is missing" in ran.err, reading
     assert not list(other.glob("keys/*")), "it makes none of its own"
 
     ran = run("keys", "restore", kept, "--passphrase-env", "PASS")

@@ -28,7 +28,7 @@ from tests.storage.house import House
 from tests.storage.test_pruning import prune
 from tests.support import FixedRandom, ManualClock
 
-from forbear.storage import audit, rekeying, sealing
+from forbear.storage import audit, keyfiles, rekeying, sealing
 from forbear.storage.audit import Code
 from forbear.storage.database import Database
 from forbear.storage.errors import KeyInUse, StoreUnavailable
@@ -544,3 +544,11 @@ def test_keys_that_live_elsewhere_are_read_there_and_never_written(tmp_path: Pat
     with pytest.raises(StoreUnavailable, match="vault:new: it is gone"):
         opened("new")
     assert not list(tmp_path.glob("keys/*"))
+
+
+@pytest.mark.requirement("A05")
+def test_a_home_that_is_made_for_its_keys_is_its_users_alone(tmp_path: Path) -> None:
+    home = tmp_path / "new" / "home"
+    assert keyfiles.create(home / "keys" / "store.key", "k" * 52)
+    for made in (home, home / "keys"):
+        assert made.stat().st_mode & 0o777 == 0o700, made

@@ -103,7 +103,7 @@ class Places:
 
     def draft(self, name: Name, key: bytes) -> None:
         """Lay a new key beside the old one, durably. Only under the lock of the store."""
-        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        _own(self.folder)
         draft = _written(self._draft(name), key.hex())
         draft.rename(self._draft(name))
         _make_durable(self.folder)
@@ -178,7 +178,7 @@ def kept(path: Path, make: Callable[[], str], *, lost: str | None) -> bytes:
         StoreUnavailable: the file is gone, or too short to be a key.
         OSError: the folder cannot be used.
     """
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    _own(path.parent)
     try:
         return _read(path)
     except FileNotFoundError:
@@ -188,9 +188,15 @@ def kept(path: Path, make: Callable[[], str], *, lost: str | None) -> bytes:
     return _read(path)
 
 
+def _own(folder: Path) -> None:
+    """Make a folder of keys, and the home around it, for nobody else to look into."""
+    for one in (folder.parent, folder):
+        one.mkdir(parents=True, exist_ok=True, mode=0o700)
+
+
 def create(path: Path, text: str) -> bool:
     """Write a key file, whole or not at all; False, and nothing is changed, if there is one."""
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    _own(path.parent)
     draft = _written(path, text)
     try:
         # A hard link is the atomic "create if absent, with content": the first process wins.

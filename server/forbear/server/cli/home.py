@@ -51,9 +51,8 @@ def where(home: Settings) -> Path | str:
 
 
 def is_new(home: Settings) -> bool:
-    """Whether nothing was ever stored here, or from here."""
-    first = home.home / ("forbear.db" if home.database is None else "keys/store.key")
-    return not first.exists()
+    """Whether nothing was ever stored here. Of a database only its server can say that."""
+    return home.database is None and not (home.home / "forbear.db").exists()
 
 
 @asynccontextmanager
