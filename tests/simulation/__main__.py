@@ -60,7 +60,7 @@ def many(seeds: range, jobs: int) -> int:
                 if broken:
                     bad.append(seed)
                     print(f"seed {seed}: {broken[0][:300]}", flush=True)
-            if done % 500 == 0:
+            if done % 100 == 0:
                 print(f"{done} seeds, {len(bad)} broken", flush=True)
     took = time.monotonic() - began
     print(

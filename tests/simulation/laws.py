@@ -304,7 +304,14 @@ class Laws:
 
     def rest(self) -> bool:
         """Whether every operation has ended or waits for a person, and no attempt is open."""
-        over = all(op["state"] in (*FINAL, "escalated") for op in self.operations.values())
+        now = self.host.now().wall
+
+        def rests(op: dict[str, Any]) -> bool:
+            # A decision's single permit may wait for the provider's word for a day.
+            far = op["once_until"] is not None and (op["next_at"] or 0) > now + 2 * LATE
+            return op["state"] in (*FINAL, "escalated") or far
+
+        over = all(rests(op) for op in self.operations.values())
         return over and all(one["closed_at"] is not None for one in self.attempts.values())
 
     def at_the_end(self) -> None:

@@ -72,7 +72,7 @@ class Socket(asyncio.Transport):
         self.written += 1
         self._network.wrote(self, bytes(data))
         self._last_out = max(self._last_out, self._network.soon())
-        self._network.at(self._network.loop.world, self._last_out, self._to_peer, bytes(data))
+        self._network.at(self._network.outside, self._last_out, self._to_peer, bytes(data))
 
     def _to_peer(self, data: bytes) -> None:
         if self.peer is not None:
@@ -91,7 +91,7 @@ class Socket(asyncio.Transport):
         """Tell the provider that nobody listens any more."""
         self.open = False
         self._last_out = max(self._last_out, self._network.soon())
-        self._network.at(self._network.loop.world, self._last_out, self._to_end)
+        self._network.at(self._network.outside, self._last_out, self._to_end)
 
     def _to_end(self) -> None:
         if self.peer is not None:
@@ -134,6 +134,8 @@ class Network:
         self, loop: VirtualLoop, draws: Random, accepts: Callable[[Socket], Peer | str]
     ) -> None:
         self.loop = loop
+        self.outside = loop.add_lane("outside")
+        """The provider and the way there: where time goes by while this machine sleeps."""
         self.sockets: list[Socket] = []
         self.wrote: Callable[[Socket, bytes], None] = lambda socket, data: None
         self.heard: Callable[[Socket, bytes], None] = lambda socket, data: None

@@ -15,7 +15,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from tests.simulation import contract
-from tests.simulation.loop import VirtualLoop
+from tests.simulation.loop import Lane, VirtualLoop
 from tests.simulation.network import Network, Socket
 
 # --- what becomes of a request ----------------------------------------------------------------
@@ -53,6 +53,7 @@ class Exchange:
     hold_until: float = 0.0
     """Until when it has its slot, true seconds."""
     arrived: bool = False
+    arrived_at: float = 0.0
     processed: bool = False
     answered: str = ""
     """The status of an answer that was sent in full."""
@@ -115,6 +116,7 @@ class Provider:
     weather: Weather
     true: Callable[[], float]
     note: Callable[[str], None]
+    lane: Lane | None = None
     exchanges: list[Exchange] = field(default_factory=list[Exchange])
     effects: list[Effect] = field(default_factory=list[Effect])
     jobs: dict[str, Job] = field(default_factory=dict[str, Job])
@@ -187,7 +189,7 @@ class Provider:
     ) -> tuple[int, dict[str, Any]]:
         now, item = self.true(), json.loads(body)["item"]
         known = self.keys.get(key or "")
-        if known is not None and now < known[0] + contract.WINDOW:
+        if known is not None and exchange.arrived_at < known[0] + contract.WINDOW:
             effect = known[1]
         else:
             name = f"{path[:3]}_{len(self.effects) + 1}"
@@ -257,7 +259,7 @@ class Connection:
             for one in self._provider.exchanges
             if one.socket is self._socket and not one.arrived
         )
-        exchange.arrived = True
+        exchange.arrived, exchange.arrived_at = True, self._provider.true()
         self._serve(exchange, headers, rest[:length], fate)
 
     def ended(self) -> None:
@@ -361,7 +363,8 @@ class Connection:
             if always or not self._over:
                 act()
 
-        self._provider.loop.later(self._provider.loop.world, seconds, due)
+        provider = self._provider
+        provider.loop.later(provider.lane or provider.loop.world, seconds, due)
 
 
 __all__ = ["Connection", "Effect", "Exchange", "Network", "Provider", "Weather"]

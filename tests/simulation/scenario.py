@@ -32,6 +32,9 @@ from tests.simulation.provider import FATES, Provider, Weather
 POINTS = ("before-commit", "after-commit", "reserved", "connect", "first-byte", "write", "answer")
 """Where accidents happen, beside any moment."""
 
+PATIENCE = 240
+"""How long a pause that nobody ended lasts on when all else is over, seconds."""
+
 OPENS_AGAIN = (Option.SEND_NEW, Option.RESUBMIT, Option.CONFIRM_NOT_DONE)
 """After these the same intent may take effect again, and a person said so."""
 
@@ -252,6 +255,7 @@ class Simulation:
         )
         self.provider = provider
         self.network = Network(self.loop, Random(f"network {plan.seed}"), provider.accepts)
+        provider.lane = self.network.outside
         self.laws = Laws(
             home / "forbear.db",
             self.host,
@@ -536,6 +540,7 @@ class Simulation:
         self.note(f"the clock: {how} {ms} ms")
         if how == "sleep":
             self.host.asleep += ms
+            self.loop.hasten(self.network.outside, ms / 1_000)
             self.laws.jumps.append(self.host.true)
         else:
             self.host.set += ms
@@ -588,12 +593,16 @@ class Simulation:
                 self._thaw(process)
         if not any(one.up for one in self.processes):
             self._start("serve")
-        calm = 0
+        calm, ends = 0, self.loop.time()
         while calm < 2:
             await asyncio.sleep(3)
             self.laws.at_work()
             self.laws.nothing_is_forgotten()
             calm = calm + 1 if self._quiet() else 0
+            up = self._up()
+            if self.laws.pauses and up is not None and self.loop.time() > PATIENCE + ends:
+                # Only then: deadlines fall while paused, and a single permit waits for a day.
+                await self._brake(up, "resume")
         up = self._up()
         if up is not None and up.app is not None:
             await self.laws.audited(up.app.store)
