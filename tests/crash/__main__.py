@@ -41,7 +41,7 @@ async def one_round(home: Path, nursery: Nursery, random: Random, kind: str) -> 
     few = CONTRACT.replace("max_concurrent_requests = 50", "max_concurrent_requests = 8")
     stepped = home.with_name("stepped")
     stepped.write_text("0")
-    clock = fast(20) | {"stepped": str(stepped)}
+    clock: dict[str, Any] = {**fast(20), "stepped": str(stepped)}
     datasets = [f"set-{number}" for number in range(JOBS)]
     async with world(home, nursery, few + KINDS[kind], JOBS) as on:
         on.provider.script(SUBMIT, *_weather(random))
