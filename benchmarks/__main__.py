@@ -7,6 +7,8 @@ table measures is in benchmarks/README.md.
 from __future__ import annotations
 
 import argparse
+import signal
+import sys
 import time
 from collections.abc import Callable
 from importlib import import_module
@@ -43,6 +45,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="small numbers, rough figures")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the run there as well")
     given = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))  # so that it cleans up
     on = tables.machine()
     print("; ".join(f"{name} {value}" for name, value in on.items()), flush=True)
     found: list[tables.Table] = []
