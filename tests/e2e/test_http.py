@@ -464,6 +464,15 @@ async def test_a_token_of_agents_opens_no_page_of_the_console(secured: Served) -
             assert (await web.get(path)).status_code == 401
 
 
+async def test_who_looks_for_an_authorization_server_hears_that_there_is_none(
+    secured: Served,
+) -> None:
+    names = ("oauth-protected-resource/mcp", "oauth-authorization-server", "openid-configuration")
+    async with secured.web() as web:
+        for name in names:
+            assert (await web.get(f"/.well-known/{name}")).status_code == 404
+
+
 EVERYWHERE = (
     "/mcp",
     "/",

@@ -15,7 +15,7 @@ from mcp.server.transport_security import TransportSecuritySettings
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import JSONResponse
+from starlette.responses import JSONResponse, PlainTextResponse
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.types import ASGIApp
 
@@ -75,8 +75,15 @@ def build(
             metadata = _metadata_of(ours)
             described.append(_described(metadata, ours, http.oauth))
         mcp = Bearer(mcp, verifiers, metadata=metadata, scopes=scopes)
+    # Clients look there before they ask a person for a token; the console would ask for a sign-in.
+    described.append(Route("/.well-known/{name:path}", _not_described))
     routes = [Route(PATH, mcp), *described, Mount("/", inside(app))]
     return Gate(Starlette(routes=routes), origins(port, url))
+
+
+async def _not_described(request: Request) -> PlainTextResponse:
+    del request
+    return PlainTextResponse("This server describes nothing there.\n", 404)
 
 
 def _metadata_of(ours: str) -> str:
