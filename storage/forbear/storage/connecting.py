@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import socket
 from collections.abc import Coroutine, Generator, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -29,6 +30,9 @@ T = TypeVar("T")
 
 CONNECT = 10.0
 """Seconds for one try to reach the server."""
+
+GONE = 20
+"""Seconds after which a server that nothing is heard of counts as gone."""
 
 PATIENCE = 20.0
 """Seconds for which what may pass is waited for."""
@@ -79,9 +83,30 @@ async def connected(url: str) -> Any:
     """
     speaks = driver()
     try:
-        return await speaks.connect(url, timeout=CONNECT)
+        connection = await speaks.connect(url, timeout=CONNECT)
     except (OSError, TimeoutError, speaks.PostgresError, speaks.InterfaceError) as error:
         raise Unreached(error) from error
+    _end_when_gone(connection._transport.get_extra_info("socket"))
+    return connection
+
+
+def _end_when_gone(wire: socket.socket) -> None:
+    """Let the system end a connection whose other side is gone, as the driver does not.
+
+    Without, what was sent is repeated for 15 minutes, at ever longer intervals, and an answer that
+    will never come is waited for without an end.
+    """
+    if wire.family == socket.AF_UNIX:
+        return
+    wire.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in (
+        ("TCP_KEEPIDLE", GONE // 2),
+        ("TCP_KEEPINTVL", max(1, GONE // 4)),
+        ("TCP_KEEPCNT", 2),
+        ("TCP_USER_TIMEOUT", GONE * 1_000),
+    ):
+        if hasattr(socket, name):  # not every system has all of them
+            wire.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
 def engine(url: str, **options: Any) -> AsyncEngine:
