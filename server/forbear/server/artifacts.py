@@ -27,14 +27,18 @@ class Artifacts:
 
     def keep(
         self,
-        operation_id: str,
+        owned: str,
         name: str,
         content_type: str | None,
         body: bytes,
         *,
         partial: bool,
     ) -> Mapping[str, object]:
-        """The descriptor of a result; a file, if one is needed, is durable when this returns."""
+        """The descriptor of a result; a file, if one is needed, is durable when this returns.
+
+        The file is called `owned`: the operation and the fence of its owner, so that a late owner,
+        whose answer no longer counts, never touches the file of the result.
+        """
         kind = inert((content_type or "application/octet-stream").split(";")[0].strip(), 100)
         result: dict[str, object] = {
             "name": name,
@@ -46,19 +50,21 @@ class Artifacts:
         text = _text(kind, body)
         if text is not None and len(body) <= INLINE:
             return {**result, "inline": _parsed(kind, text), "truncated": False}
-        path = self._write(operation_id, body)
+        path = self._write(owned, body)
         result |= {"file": str(path), "truncated": True}
         if text is not None:
             result["preview"] = text[:PREVIEW]
         return result
 
     def remove(self, operation_id: str) -> None:
-        """Take the file of an operation's result away, if it has one."""
-        (self._folder / operation_id).unlink(missing_ok=True)
+        """Take away what any owner of an operation kept of its result."""
+        for path in self._folder.glob(f"*{operation_id}*"):
+            if path.name.lstrip(".").split(".")[0] == operation_id:
+                path.unlink(missing_ok=True)
 
-    def _write(self, operation_id: str, body: bytes) -> Path:
+    def _write(self, owned: str, body: bytes) -> Path:
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        path, draft = self._folder / operation_id, self._folder / f".{operation_id}"
+        path, draft = self._folder / owned, self._folder / f".{owned}"
         descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         with os.fdopen(descriptor, "wb") as file:
             file.write(body)

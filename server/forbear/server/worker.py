@@ -346,7 +346,7 @@ class Worker:
         partial = bool(parent is not None and (parent.result or {}).get("partial"))
         return await asyncio.to_thread(
             self._artifacts.keep,
-            op.id,
+            f"{op.id}.{op.fence}",
             op.result_name or ("result" if op.kind is Kind.RESULT else "response"),
             reply.header("content-type"),
             reply.body,
@@ -359,7 +359,6 @@ class Worker:
         """The items of all pages as one result; the last page is the answer that just came."""
         turned = progress.after(last, op)
         body = joined((*await self._store.read.pages_of(op), items_text(last)))
-        # A late owner, whose answer no longer counts, must not touch the file of the result.
         name = f"{op.id}.{op.fence}"
         keep = partial(self._artifacts.keep, name, "response", "application/json", body)
         result = await asyncio.to_thread(keep, partial=turned.cut is not None)
