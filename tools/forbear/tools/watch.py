@@ -113,8 +113,8 @@ class Watch:
         self, op: Operation, done: Callable[[Operation], Awaitable[bool]], waiting: Waiting
     ) -> Operation:
         """Read the operation again whenever it changed."""
-        enough = first(self._clock.sleep(waiting.seconds), self.leaving.wait())
-        over = asyncio.ensure_future(enough)
+        ends = self._clock.sleep(waiting.seconds), self.leaving.wait()
+        over = [asyncio.ensure_future(end) for end in ends]
         revision, version = op.revision, None
         try:
             with self._looks.following([op.id]):
@@ -130,14 +130,15 @@ class Watch:
                         if waiting.report is not None and op.revision != revision:
                             revision = op.revision
                             await waiting.report(await self._record(op))
-                    if not over.done():
+                    if not any(end.done() for end in over):
                         heard = asyncio.ensure_future(news.wait())
-                        await asyncio.wait({heard, over}, return_when=asyncio.FIRST_COMPLETED)
+                        await asyncio.wait({heard, *over}, return_when=asyncio.FIRST_COMPLETED)
                         heard.cancel()
-                    if over.done():
+                    if any(end.done() for end in over):
                         return await self._read(op)
         finally:
-            over.cancel()
+            for end in over:
+                end.cancel()
 
     async def _read(self, op: Operation) -> Operation:
         """The operation as it is now, read with all that an answer needs of it."""
