@@ -2,8 +2,8 @@
 
 Every few seconds something new is asked for, and each round leaves one job that its provider never
 finishes. A line is printed every twentieth of the time. At the end the run is judged: memory and
-file handles stay flat, the file of changes stays bounded, the audit log verifies, and it tells of
-every operation what the store says. Exit code 1 if not.
+file handles stay flat, the file of changes stays bounded, work never stands still, the audit log
+verifies, and it tells of every operation what the store says. Exit code 1 if not.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import sys
 import tempfile
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from time import monotonic
 
@@ -99,8 +100,12 @@ class Sample:
     """What was seen at one moment; of the processes the worst of them."""
 
     seconds: float
+    queued: int
+    """Not sent yet, or to be sent again."""
     waiting: int
     ended: int
+    outages: int
+    """Circuits that are open."""
     requests: int
     memory: int
     """Resident, kB."""
@@ -110,11 +115,15 @@ class Sample:
     changes: int
     store: int
 
-    HEAD = "   time  waiting    ended  requests  memory kB  handles   cpu s  changes kB  store kB"
+    HEAD = (
+        "   time   queued  waiting    ended  outages  requests  memory kB  handles   cpu s  "
+        "changes kB  store kB"
+    )
 
     def __str__(self) -> str:
         return (
-            f"{self.seconds:6.0f}s {self.waiting:8} {self.ended:8} {self.requests:9} "
+            f"{self.seconds:6.0f}s {self.queued:8} {self.waiting:8} {self.ended:8} "
+            f"{self.outages:8} {self.requests:9} "
             f"{self.memory:10} {self.handles:8} {self.cpu:7.1f} {self.changes // 1024:11} "
             f"{self.store // 1024:9}"
         )
@@ -122,8 +131,10 @@ class Sample:
 
 def sampled(on: World, began: float) -> Sample:
     [row] = on.rows(
-        "SELECT sum(state = 'waiting') AS waiting, sum(next_at IS NULL) AS ended FROM operations"
+        "SELECT sum(state IN ('queued', 'delayed')) AS queued, sum(state = 'waiting') AS waiting, "
+        "sum(next_at IS NULL) AS ended FROM operations"
     )
+    [circuits] = on.rows("SELECT count(*) AS open FROM circuits WHERE open_since IS NOT NULL")
     memory, handles, cpu = 0, 0, 0.0
     for pid in on.pids:
         status = Path(f"/proc/{pid}/status").read_text()
@@ -134,8 +145,10 @@ def sampled(on: World, began: float) -> Sample:
     store = on.home / "forbear.db"
     return Sample(
         monotonic() - began,
+        row["queued"] or 0,
         row["waiting"] or 0,
         row["ended"] or 0,
+        circuits["open"],
         len(on.provider.arrivals),
         memory,
         handles,
@@ -191,6 +204,9 @@ def _judged(samples: list[Sample]) -> list[str]:
         problems.append(f"file handles grew from {first.handles} to {last.handles}")
     if max(one.changes for one in samples) > CHANGES:
         problems.append("the file of changes was not bounded")
+    for before, after in pairwise(samples):
+        if after.ended == before.ended:
+            problems.append(f"nothing ended between {before.seconds:.0f} and {after.seconds:.0f} s")
     if last.waiting <= first.waiting:
         problems.append("the waits did not grow, so this run shows nothing")
     return problems

@@ -86,7 +86,7 @@ class Later:
     """It is the first there and waits for the rate alone: when that is over is known."""
 
 
-LOOKS_APART = 100_000
+LOOKS_APART = 1_000_000
 """Time from one place in a queue to the next, us, at which they look whether it is their turn."""
 
 
