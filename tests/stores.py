@@ -95,7 +95,9 @@ class Server:
     def drop(self, folder: Path) -> None:
         """Remove the databases of the homes in a folder."""
         gone = [home for home in self._made if home.is_relative_to(folder)]
-        for name in [self._made.pop(home) for home in gone]:
+        for name in {self._made.pop(home) for home in gone}:  # homes may share one
+            if name in self._made.values():
+                continue
             if name in self.changed:
                 apart(self._do(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)"))
             else:
