@@ -17,6 +17,7 @@ from forbear.rules.contract import Contract
 from forbear.storage import verifying
 from forbear.storage.store import Store
 from tests.simulation import contract as published
+from tests.simulation.loop import VirtualLoop
 from tests.simulation.network import Socket
 from tests.simulation.process import START, Host, Process
 from tests.simulation.provider import Exchange, Provider
@@ -52,6 +53,7 @@ class Laws:
 
     path: Path
     host: Host
+    loop: VirtualLoop
     provider: Provider
     contract: Contract
     processes: list[Process]
@@ -307,9 +309,10 @@ class Laws:
         now = self.host.now().wall
 
         def rests(op: dict[str, Any]) -> bool:
-            # A decision's single permit may wait for the provider's word for a day.
-            far = op["once_until"] is not None and (op["next_at"] or 0) > now + 2 * LATE
-            return op["state"] in (*FINAL, "escalated") or far
+            # A decision's single permit may wait for a day: for the provider's word, or a key.
+            far = (op["next_at"] or 0) > now + 2 * LATE or op["waiting_for"] == "credential"
+            waits = op["once_until"] is not None and far
+            return op["state"] in (*FINAL, "escalated") or waits
 
         over = all(rests(op) for op in self.operations.values())
         return over and all(one["closed_at"] is not None for one in self.attempts.values())
@@ -387,7 +390,7 @@ class Laws:
         """Answers that reached a process which lives, this long ago at the most, and are not
         stored, however late they came."""
         found: list[str] = []
-        since = self.host.true / 1_000 - within
+        since = self.loop.time() - within
         for one in self.provider.exchanges:
             attempt = self.attempts.get(one.attempt)
             if attempt is None or not one.in_time or one.heard_at < since or one.socket.lane.dead:

@@ -62,6 +62,7 @@ class Exchange:
     began: float = 0.0
     """When its sender began with it, by the loop."""
     heard_at: float = 0.0
+    """When, by the loop."""
     in_time: bool = False
     """And that was before its total time-out."""
     length: int = 0

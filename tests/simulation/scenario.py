@@ -259,6 +259,7 @@ class Simulation:
         self.laws = Laws(
             home / "forbear.db",
             self.host,
+            self.loop,
             provider,
             published.RULES,
             self.processes,
@@ -319,7 +320,7 @@ class Simulation:
             if one.socket is socket:
                 one.length -= len(data)
                 if one.answered and one.length <= 0:
-                    one.heard, one.heard_at = True, self._true()
+                    one.heard, one.heard_at = True, self.loop.time()
                     one.in_time = self.loop.time() - one.began < published.TIMEOUT - 0.1
                     self._point("answer", socket.lane)
                 break
