@@ -41,6 +41,7 @@ from forbear.rules.model import (
     WaitingFor,
 )
 from forbear.rules.pacing import ScopeState, Shared
+from forbear.rules.ports import Moment
 from forbear.rules.reconciliation import Search, found_late
 from forbear.rules.signals import Meaning, Signal
 from forbear.rules.verdicts import Verdict, after_attempt
@@ -74,9 +75,11 @@ def judge(
     u: float = MIDDLE,
     *,
     can_still_send: bool = False,
+    clocks: Moment | None = None,
 ) -> Verdict:
     contract = replace(CONTRACT, jobs={"export": job})
-    return after_attempt(op, contract, job, signal, now, u, can_still_send=can_still_send)
+    context: Any = {"can_still_send": can_still_send, "clocks": clocks}
+    return after_attempt(op, contract, job, signal, now, u, **context)
 
 
 def carried(op: Operation, verdict: Verdict) -> Operation:
@@ -584,6 +587,17 @@ def test_absence_is_believed_only_under_all_conditions() -> None:
     assert not resends(replace(op, search=replace(ONCE_EMPTY, first_empty=NOW - SETTLE + 1).kept()))
     assert not resends(replace(op, search=None))
     assert not resends(replace(op, certainty=Certainty.APPLIED)), "the provider took it"
+
+
+@pytest.mark.requirement("R25")
+def test_a_wall_clock_set_forward_proves_no_absence() -> None:
+    """Found by the simulation: the write was sent again, and its effect came after that."""
+    first = carried(unclear(), judge(unclear(), EMPTY, clocks=Moment(NOW, 5_000, "boot-1")))
+    assert Search.of(first).first_boot == ("boot-1", 5_000)
+    then, soon, later = NOW + SETTLE, 5_000 + SETTLE - 1, 5_000 + SETTLE
+    assert not resends(first, now=then, clocks=Moment(then, soon, "boot-1"))
+    assert resends(first, now=then, clocks=Moment(then, later, "boot-1"))
+    assert resends(first, now=then, clocks=Moment(then, 10, "boot-2")), "another boot"
 
 
 @pytest.mark.requirement("R25")

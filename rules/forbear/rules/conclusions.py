@@ -18,6 +18,7 @@ from forbear.rules.model import (
     Step,
     WaitingFor,
 )
+from forbear.rules.ports import Moment
 from forbear.rules.schedule import end_of, stated_wait
 from forbear.rules.signals import Meaning, Signal
 
@@ -71,6 +72,8 @@ class Tried:
     now: int
     u: float
     """A uniform draw in [0, 1)."""
+    clocks: Moment | None = None
+    """All clocks at `now`: the wall clock alone may have been set."""
 
     def noting(self, **more: object) -> Tried:
         """The same with more on the record."""

@@ -64,12 +64,16 @@ class Search:
     """What the lookup that is under way found so far, each effect once."""
     proven: bool = False
     """Absence was proven, and the one resend is due or was made."""
+    first_boot: tuple[str, int] | None = None
+    """`first_empty` on the clock that nobody sets, and the boot that it belongs to."""
 
     @staticmethod
     def of(op: Operation) -> Search:
         kept = op.search or {}
+        boot = kept.get("first_boot")
         return Search(
             first_empty=kept.get("first_empty"),
+            first_boot=None if boot is None else (boot[0], boot[1]),
             last_empty=kept.get("last_empty"),
             cursor=kept.get("cursor"),
             pages=kept.get("pages", 0),
@@ -81,6 +85,7 @@ class Search:
         """The form that is stored, plain JSON."""
         return {
             "first_empty": self.first_empty,
+            "first_boot": None if self.first_boot is None else list(self.first_boot),
             "last_empty": self.last_empty,
             "cursor": self.cursor,
             "pages": self.pages,
@@ -241,8 +246,11 @@ def _empty(tried: Tried, lookup: Lookup, search: Search, *, can_still_send: bool
     search = replace(search, last_empty=now)
     if can_still_send:
         return _look_again(tried, lookup, search, saw="nothing")
-    first = now if search.first_empty is None else search.first_empty
-    search, apart = replace(search, first_empty=first), now - first >= lookup.settle
+    if search.first_empty is None:
+        clocks = tried.clocks
+        boot = None if clocks is None else (clocks.boot_id, clocks.boot)
+        search = replace(search, first_empty=now, first_boot=boot)
+    apart = _since_first(search, tried) >= lookup.settle
     doubtful = tried.op.certainty is Certainty.MAYBE_APPLIED
     if not (lookup.absence_proves and apart and doubtful) or search.proven:
         return _look_again(tried, lookup, search, saw="nothing")
@@ -253,6 +261,18 @@ def _empty(tried: Tried, lookup: Lookup, search: Search, *, can_still_send: bool
         return replace(stopped(Reason.UNCLEAR_WRITE, absent.seen, tried.signal), story=story)
     proven: Changes = {"search": replace(search, proven=True).kept()}
     return Verdict(Event.OBSERVED, absent.seen | proven | resend, story=story)
+
+
+def _since_first(search: Search, tried: Tried) -> int:
+    """How long ago the first empty lookup was, by the clock that says less: a wall clock that was
+    set forward proves nothing.
+    """
+    now, first = tried.now, search.first_empty
+    passed = 0 if first is None else now - first
+    if tried.clocks is None or search.first_boot is None:
+        return passed
+    boot_id, at = search.first_boot
+    return min(passed, tried.clocks.boot - at) if boot_id == tried.clocks.boot_id else passed
 
 
 def _the_one_resend(tried: Tried) -> Changes | None:

@@ -45,6 +45,7 @@ from forbear.rules.model import (
     WaitingFor,
 )
 from forbear.rules.paging import Progress, Turn
+from forbear.rules.ports import Moment
 from forbear.rules.reconciliation import after_lookup, look
 from forbear.rules.redirects import Hop, forgotten, place
 from forbear.rules.retries import without_effect
@@ -70,12 +71,13 @@ def after_attempt(
     *,
     can_still_send: bool = False,
     new_token: bool = False,
+    clocks: Moment | None = None,
 ) -> Verdict:
     """The verdict on one closed attempt of `op.step`.
 
     `op` is the record as it stands, with the attempt already counted; `u` is uniform in [0, 1).
-    `can_still_send` matters to lookups only, see `reconciliation.after_lookup`. `new_token`: a 401
-    is about a token that is replaced, and not yet about the credential behind it.
+    `can_still_send` and `clocks` matter to lookups only, see `reconciliation.after_lookup`.
+    `new_token`: a 401 is about a token that is replaced, not yet about the credential behind it.
     """
     hop = None if signal.location is None else Hop.after(op, signal.location)
     if isinstance(hop, str):
@@ -84,7 +86,7 @@ def after_attempt(
         verdict = _redirected(op, hop, signal, now)
     elif op.step is Step.LOOKUP:
         seen = seen_in_lookup(signal, now)
-        tried = Tried(op, contract, action, signal, seen, now, u)
+        tried = Tried(op, contract, action, signal, seen, now, u, clocks)
         verdict = after_lookup(tried, can_still_send=can_still_send)
     elif not isinstance(action, Job) or op.kind is not Kind.JOB:
         verdict = _after_request(op, contract, action, signal, now, u)

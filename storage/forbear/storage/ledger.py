@@ -648,6 +648,7 @@ class Ledger:
             can_still_send=reserving.can_still_send(connection, op, self._liveness)
             or is_copy(connection),
             new_token=new_token,
+            clocks=self._clock.now(),
         )
 
     def _apply(
