@@ -155,6 +155,10 @@ def _bound_to_its_job(consume: Callable[..., bool]) -> Callable[..., bool]:
     return consuming
 
 
+def _by_wall(search: reconciliation.Search, tried: Any) -> int:
+    return 0 if search.first_empty is None else int(tried.now - search.first_empty)
+
+
 def _job_again(self: Drafter, op: Any, holding: Any, action: Any, job: Any) -> Any:
     return self.repetition(replace(op, kind=Kind.JOB), holding)
 
@@ -233,6 +237,11 @@ MUTATIONS = (
         "rate_ignored", "requests leave as fast as they can", _of(pacing, "pace", lambda _: 1)
     ),
     Mutation(
+        "settled_by_wall",
+        "a clock set forward proves absence",
+        _of(reconciliation, "_since_first", _by_wall),
+    ),
+    Mutation(
         "cancel_refused",
         "a decided cancellation is taken for another",
         lambda: patched(authority, "consume", _bound_to_its_job(authority.consume)),
@@ -243,7 +252,7 @@ MUTATIONS = (
         _of(Drafter, "_follow_up_again", _job_again),
     ),
 )
-"""The last two were bugs of Forbear that the simulation found."""
+"""The last three were bugs of Forbear that the simulation found."""
 
 FOUND_BY = {
     "send_before_commit": 1,
@@ -259,6 +268,7 @@ FOUND_BY = {
     "pause_ignored": 1,
     "decided_twice": 8,
     "send_by_ignored": 31,
+    "settled_by_wall": 3008,
 }
 """A seed that found each. What changes the order of reads and writes changes what a seed does, so
 the next ones are tried where it finds nothing any more."""

@@ -594,19 +594,27 @@ class Simulation:
                 self._thaw(process)
         if not any(one.up for one in self.processes):
             self._start("serve")
-        calm, ends = 0, self.loop.time()
+        ends = self.loop.time()
+        while True:
+            await self._calm(ends)
+            up = self._up()
+            if up is not None and up.app is not None:
+                await self.laws.audited(up.app.store)
+            if self._quiet():  # nothing was asked meanwhile
+                return
+
+    async def _calm(self, since: float) -> None:
+        """Until nothing goes on any more."""
+        calm = 0
         while calm < 2:
             await asyncio.sleep(3)
             self.laws.at_work()
             self.laws.nothing_is_forgotten()
             calm = calm + 1 if self._quiet() else 0
             up = self._up()
-            if self.laws.pauses and up is not None and self.loop.time() > PATIENCE + ends:
+            if self.laws.pauses and up is not None and self.loop.time() > PATIENCE + since:
                 # Only then: deadlines fall while paused, and a single permit waits for a day.
                 await self._brake(up, "resume")
-        up = self._up()
-        if up is not None and up.app is not None:
-            await self.laws.audited(up.app.store)
 
     def run(self) -> Outcome:
         with replaced(self.complaint), self._paced():
