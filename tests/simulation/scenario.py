@@ -175,7 +175,7 @@ class Plan:
             self.people.append((begins + draws.uniform(0, 30), "resume"))
         for _ in range(draws.choice((0, 0, 0, 1, 2))):
             how = draws.choice(("set", "set", "sleep"))
-            by = draws.choice((-3_600_000, -30_000, -2_000, 2_000, 30_000, 3_600_000))
+            by = draws.choice((-600_000, -30_000, -2_000, 2_000, 30_000, 3_600_000))
             self.clocks.append(
                 (draws.uniform(0, self.active), how, abs(by) if how == "sleep" else by)
             )
