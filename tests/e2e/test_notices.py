@@ -78,6 +78,12 @@ class Scene:
             await self.hook.arrived(HOOK, number)
         return [one for one in self.hook.arrivals if one.path == "/hook"][number - 1]
 
+    async def tried(self) -> None:
+        """Wait until no request to the receiver is under way: the clock stands still meanwhile."""
+        sending = [task for task in asyncio.all_tasks() if task.get_name().startswith("tell ")]
+        async with asyncio.timeout(PATIENCE):
+            await asyncio.gather(*sending)
+
     async def taken(self, job: str) -> None:
         """Wait until it is stored that the telling of a case has arrived."""
         async with asyncio.timeout(PATIENCE):
@@ -188,6 +194,7 @@ async def test_a_dead_webhook_is_tried_five_times_under_one_id_and_holds_up_noth
         case = await scene.case(job)
         for _ in range(40):
             await scene.beat(MINUTE)
+            await scene.tried()
         await scene.told(5)
         tries = [one for one in scene.hook.arrivals if one.path == "/hook"]
         assert {one.headers["webhook-id"] for one in tries} == {f"{case.id}.1"}

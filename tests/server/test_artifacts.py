@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ LARGE = b"x" * 100_000
 
 
 def kept(artifacts: Artifacts, owned: str, body: bytes = LARGE) -> Path:
-    told = artifacts.keep(owned, "result", "text/plain", body, partial=False)
+    told = asyncio.run(artifacts.keep(owned, "result", "text/plain", body, partial=False))
     return Path(str(told["file"]))
 
 

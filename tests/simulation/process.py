@@ -164,6 +164,10 @@ def _reading_engine(database: Database) -> _Readers:
     return _Readers(_engine(database, databases._READER_PRAGMAS, reads=True))
 
 
+def _near_engine(database: Database) -> sa.Engine:
+    return _engine(database, databases._READER_PRAGMAS, reads=True)
+
+
 class _Store(Store):
     """A store that its process can leave without a word."""
 
@@ -181,6 +185,7 @@ class _Store(Store):
             writer._disconnect()
         assert isinstance(database.readers, _Readers)
         database.readers.shut()
+        database.near.close()
         database._watch.close()
         with suppress(OSError):
             database.lock.close()
@@ -237,6 +242,7 @@ def replaced(hear: Callable[[str], None]) -> Iterator[None]:
         with (
             mock.patch.object(Database, "_writing_engine", _writing_engine),
             mock.patch.object(Database, "_reading_engine", _reading_engine),
+            mock.patch.object(Database, "_near_engine", _near_engine),
             mock.patch.object(root, "Store", _Store),
             mock.patch.object(_Store, "count_commits", _uncounted),
             mock.patch("forbear.server.providers.parse", _parsed),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from tests.e2e.harness import stage
 from tests.storage.house import House
 from tests.support import FixedRandom, ManualClock
 
+from forbear.storage.database import Database
 from forbear.storage.queries import Queries
 
 pytestmark = pytest.mark.requirement("M05")
@@ -44,14 +46,13 @@ async def test_a_read_that_is_broken_off_costs_no_connection(tmp_path: Path) -> 
 @pytest.mark.sqlite
 def test_asking_again_reads_nothing_until_anything_was_committed(tmp_path: Path) -> None:
     own = House(tmp_path, ManualClock(), FixedRandom(), "own_a")
+    assert isinstance(own.database, Database)
     other = House(tmp_path, own.clock, own.random, "own_b")
-    read = Queries(own.database.readers, own.database.log, own.database.version)
+    read = Queries(own.database.readers, own.database.log, own.database.version, own.database.near)
     statements: list[str] = []
-    event.listen(
-        own.database.readers.sync_engine,
-        "before_cursor_execute",
-        lambda *told: statements.append(told[2]),
-    )
+    raw = own.database.near.connection.driver_connection
+    assert isinstance(raw, sqlite3.Connection)
+    raw.set_trace_callback(statements.append)
     job, bystander = own.new("a").id, own.new("b").id
 
     async def seen(one: str) -> tuple[int, int]:

@@ -31,6 +31,7 @@ from forbear.storage.errors import StoreTooNew
 from forbear.storage.store import Store
 from forbear.tools.caller import only
 from forbear.tools.desk import Desk, Setting
+from forbear.tools.intake import Intake
 from forbear.tools.office import Office
 
 _log = logging.getLogger(__name__)
@@ -111,7 +112,8 @@ async def _running(
         credentials = Credentials(clock=clock, waits=role == "cli")
         contracts = Contracts(settings.contracts, credentials, store.key)
         setting = Setting(console=settings.console_url, resident=role == "worker")
-        desk = Desk(store, contracts, clock, random, setting)
+        intake = Intake(store)
+        desk = Desk(store, contracts, clock, random, setting, intake)
         office = Office(store, contracts, clock, desk)
         app = App(settings, store, contracts, desk, office, clock, random)
         if not worker:
@@ -131,6 +133,7 @@ async def _running(
                     artifacts,
                     clock,
                     role=role,
+                    intake=intake,
                     rounds=rounds,
                     keeper=keeper,
                 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 import os
@@ -25,7 +26,7 @@ class Artifacts:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    def keep(
+    async def keep(
         self,
         owned: str,
         name: str,
@@ -40,21 +41,20 @@ class Artifacts:
         whose answer no longer counts, never touches the file of the result.
         """
         kind = inert((content_type or "application/octet-stream").split(";")[0].strip(), 100)
-        result: dict[str, object] = {
-            "name": name,
-            "content_type": kind,
-            "bytes": len(body),
-            "sha256": hashlib.sha256(body).hexdigest(),
-            "partial": partial,
-        }
-        text = _text(kind, body)
-        if text is not None and len(body) <= INLINE:
-            return {**result, "inline": _parsed(kind, text), "truncated": False}
+        if len(body) <= INLINE:
+            text = _text(kind, body)
+            if text is not None:
+                described = _described(name, kind, body, partial)
+                return {**described, "inline": _parsed(kind, text), "truncated": False}
+        return await asyncio.to_thread(self._filed, owned, name, kind, body, partial)
+
+    def _filed(
+        self, owned: str, name: str, kind: str, body: bytes, partial: bool
+    ) -> Mapping[str, object]:
         path = self._write(owned, body)
-        result |= {"file": str(path), "truncated": True}
-        if text is not None:
-            result["preview"] = text[:PREVIEW]
-        return result
+        result = {**_described(name, kind, body, partial), "file": str(path), "truncated": True}
+        text = _text(kind, body)
+        return result if text is None else {**result, "preview": text[:PREVIEW]}
 
     def remove(self, operation_id: str) -> None:
         """Take away what any owner of an operation kept of its result."""
@@ -72,6 +72,16 @@ class Artifacts:
             os.fsync(file.fileno())
         draft.replace(path)
         return path
+
+
+def _described(name: str, kind: str, body: bytes, partial: bool) -> dict[str, object]:
+    return {
+        "name": name,
+        "content_type": kind,
+        "bytes": len(body),
+        "sha256": hashlib.sha256(body).hexdigest(),
+        "partial": partial,
+    }
 
 
 def _text(kind: str, body: bytes) -> str | None:

@@ -15,6 +15,7 @@ import socket
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from urllib.parse import unquote, urlsplit
 
 _URL = re.compile(r"[A-Za-z0-9\-._~:/?#\[\]@!$&'()*+,;=%]+")  # RFC 3986, section 2
@@ -39,6 +40,7 @@ class Origin:
         return address is not None and address.is_loopback
 
 
+@lru_cache(maxsize=1_024)
 def read_origin(url: str) -> Origin | str:
     """The origin of an absolute http or https URL, or why it is refused.
 

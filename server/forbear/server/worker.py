@@ -9,9 +9,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from contextvars import copy_context
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from forbear.rules import signals
 from forbear.rules.facts import facts_of
@@ -25,12 +26,14 @@ from forbear.server.artifacts import Artifacts
 from forbear.server.providers import Contracts
 from forbear.server.retention import Keeper
 from forbear.server.rounds import Rounds
+from forbear.storage.accepting import Accepted, Draft, NotAccepted
 from forbear.storage.errors import StoreError, StoreTooNew
-from forbear.storage.queries import Due
 from forbear.storage.reserving import Reserved
 from forbear.storage.store import Store
 from forbear.storage.tokens import TokenReserved
+from forbear.storage.transitions import Holding
 from forbear.storage.writer import UPGRADED
+from forbear.tools.intake import Intake
 
 T = TypeVar("T")
 
@@ -81,6 +84,7 @@ class Worker:
         clock: Clock,
         *,
         role: str,
+        intake: Intake | None = None,
         rounds: Rounds | None = None,
         keeper: Keeper | None = None,
     ) -> None:
@@ -90,6 +94,7 @@ class Worker:
         self._artifacts = artifacts
         self._clock = clock
         self._role = role
+        self._intake = intake or Intake(store)
         self._rounds = rounds
         self._keeper = keeper
         self._busy: dict[str, asyncio.Task[None]] = {}
@@ -102,6 +107,8 @@ class Worker:
         self._unstored = 0
         self._too_new = asyncio.Event()
         self._signature: object = None
+        self._context = copy_context()
+        """What tasks run in: whoever asks for an operation ends, or is cancelled, before it."""
         self._elsewhere: frozenset[str] = frozenset()
 
     async def run(self) -> None:
@@ -112,11 +119,10 @@ class Worker:
                 and what came of the requests under way is stored.
         """
         self._store.liveness.claim()
+        self._context = copy_context()
         try:
-            async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self._keep_pulse())
-                tasks.create_task(self._keep_alive())
-                tasks.create_task(self._schedule())
+            with self._intake.carried_by(self):
+                await self._tasks()
         except asyncio.CancelledError:
             # Only then: requests under way outlive a worker that fails and starts again.
             await self._finish(GRACE)
@@ -126,6 +132,12 @@ class Worker:
                 raise
             await self._finish(None)  # their time-outs bound this
             raise StoreTooNew(UPGRADED) from failed
+
+    async def _tasks(self) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._keep_pulse())
+            tasks.create_task(self._keep_alive())
+            tasks.create_task(self._schedule())
 
     async def _finish(self, grace: float | None) -> None:
         under_way = {*self._busy.values(), *self._flights}
@@ -243,9 +255,7 @@ class Worker:
             if due.binding in self._elsewhere and late < DEFERENCE:
                 self._cool(due.id, DEFERENCE - late)
             elif due.id not in self._busy:
-                task = asyncio.create_task(self._carry(due), name=due.id)
-                self._busy[due.id] = task
-                task.add_done_callback(partial(self._release, due.id))
+                self._take(due.id, self._carry(due.id, due.provider, due.action))
         waits = [at - now.boot for at in self._cooling.values()]
         first = await self._store.read.next_due(now.wall)
         if first is not None:
@@ -261,14 +271,53 @@ class Worker:
         if not task.cancelled() and task.exception() is not None:
             _log.error("%s could not be carried", operation_id, exc_info=task.exception())
 
-    async def _carry(self, due: Due) -> None:
-        """Do what is due for one operation until nothing more is due at once."""
+    # --- new operations ---------------------------------------------------------------------
+
+    def takes(self, holding: Holding) -> bool:
+        """See `Carrier`. What comes of requests is stored first; resident workers go first."""
+        elsewhere = holding.action.binding in self._elsewhere
+        return not (self._unstored or elsewhere or self._too_new.is_set())
+
+    async def begin(self, draft: Draft, holding: Holding) -> Accepted | NotAccepted:
+        """See `Carrier`. It is carried by a task of its own, which nobody's cancellation ends."""
+        begin = partial(self._store.ledger.begin, draft=draft, holding=holding)
+        begun = asyncio.create_task(self._store.write(begin), context=self._context)
+        op = draft.operation
+        self._take(op.id, self._carry_new(op, begun))
+        accepted, _ = await asyncio.shield(begun)
+        return accepted
+
+    async def _carry_new(
+        self,
+        op: Operation,
+        begun: asyncio.Task[tuple[Accepted | NotAccepted, Reserved | TokenReserved | bool]],
+    ) -> None:
         try:
+            accepted, step = await asyncio.shield(begun)
+        except Exception:  # its caller is told
+            return
+        if isinstance(accepted, Accepted) and not accepted.joined and step:
+            await self._carry(op.id, op.provider, op.action, step)
+
+    # --- one operation ----------------------------------------------------------------------
+
+    def _take(self, operation_id: str, carrying: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(carrying, name=operation_id, context=self._context)
+        self._busy[operation_id] = task
+        task.add_done_callback(partial(self._release, operation_id))
+
+    async def _carry(
+        self,
+        operation_id: str,
+        provider: str,
+        action: str,
+        step: Reserved | TokenReserved | bool = True,
+    ) -> None:
+        """Do what is due for one operation until nothing more is due at once. `step` is what was
+        done for it just now: True is to be followed by another look."""
+        try:
+            idle = False
             while True:
-                await self._contracts.arrived(due.provider)
-                holding = self._contracts.holding(due.provider, due.action)
-                attend = partial(self._store.ledger.attend, operation_id=due.id, holding=holding)
-                step, idle = await self._store.write(attend)
                 if isinstance(step, Reserved):
                     after = await self._send(step)
                     if after is None or not after.is_due(self._clock.now().wall):
@@ -278,16 +327,22 @@ class Worker:
                     return
                 elif not step:
                     if idle:
-                        self._cool(due.id, COOLING)
+                        self._cool(operation_id, COOLING)
                     return
+                await self._contracts.arrived(provider)
+                holding = self._contracts.holding(provider, action)
+                attend = partial(
+                    self._store.ledger.attend, operation_id=operation_id, holding=holding
+                )
+                step, idle = await self._store.write(attend)
         except StoreTooNew:
             self._too_new.set()
         except StoreError as error:
-            _log.warning("%s: %s", due.id, error)
-            self._cool(due.id, 1_000)
+            _log.warning("%s: %s", operation_id, error)
+            self._cool(operation_id, 1_000)
         except Exception:
-            _log.exception("%s could not be carried", due.id)
-            self._cool(due.id, COOLING)
+            _log.exception("%s could not be carried", operation_id)
+            self._cool(operation_id, COOLING)
 
     def _fetch_token(self, reserved: TokenReserved) -> None:
         """Fetch a token beside everything else: nothing but the store makes anybody wait for it."""
@@ -344,8 +399,7 @@ class Worker:
         if progress is not None:
             return await self._keep_pages(op, progress, signal.turn or Turn())
         partial = bool(parent is not None and (parent.result or {}).get("partial"))
-        return await asyncio.to_thread(
-            self._artifacts.keep,
+        return await self._artifacts.keep(
             f"{op.id}.{op.fence}",
             op.result_name or ("result" if op.kind is Kind.RESULT else "response"),
             reply.header("content-type"),
@@ -360,8 +414,9 @@ class Worker:
         turned = progress.after(last, op)
         body = joined((*await self._store.read.pages_of(op), items_text(last)))
         name = f"{op.id}.{op.fence}"
-        keep = partial(self._artifacts.keep, name, "response", "application/json", body)
-        result = await asyncio.to_thread(keep, partial=turned.cut is not None)
+        result = await self._artifacts.keep(
+            name, "response", "application/json", body, partial=turned.cut is not None
+        )
         told: dict[str, object] = {**result, "pages": len(turned.progress.pages)}
         return told if turned.cut is None else {**told, "truncated": True, "cut": str(turned.cut)}
 

@@ -42,7 +42,7 @@ from forbear.storage.intents import (
 from forbear.storage.schema import operations, requests, tasks
 from forbear.storage.statements import Statement
 from forbear.storage.tallies import Saved, Tally
-from forbear.storage.transitions import Holding, Ids, insert_case, must_load, recorded
+from forbear.storage.transitions import Holding, Ids, insert_case, recorded
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,7 +236,7 @@ def _join(
 
 @cache
 def _operation_of(names: tuple[str, ...]) -> Statement:
-    return Statement(sa.insert(operations), *names)
+    return Statement(sa.insert(operations).returning(operations.c.number), *names)
 
 
 _REQUEST = Statement(sa.insert(requests), "operation_id", "request", "body", "credential")
@@ -274,7 +274,7 @@ def _insert(
         op = inherit(op, inherits)
     values = {name: getattr(op, name) for name in Operation.__slots__ if name != "number"}
     row = rows.columns(values)
-    _operation_of(tuple(row)).run(connection, **row)
+    op = replace(op, number=_operation_of(tuple(row)).scalar(connection, **row))
     _REQUEST.run(
         connection,
         operation_id=op.id,
@@ -283,13 +283,12 @@ def _insert(
         credential=holding.credential,
     )
     add_task(connection, op.id, draft.task)
-    stored = must_load(connection, op.id)
-    body: dict[str, object] = {"set": rows.columns(recorded(stored))}
+    body: dict[str, object] = {"set": rows.columns(recorded(op))}
     if draft.task is not None:
         body["task"] = draft.task
     if approve_by is not None:
         reason = Reason.APPROVAL_REQUIRED
-        case = insert_case(connection, stored, reason, now, ids, holding)
+        case = insert_case(connection, op, reason, now, ids, holding)
         body |= {"reason": str(reason), "case": case.id}
     audit.append(connection, op.id, now, audit.Code.ACCEPTED, body)
-    return Accepted(stored, joined=False, items=items)
+    return Accepted(op, joined=False, items=items)

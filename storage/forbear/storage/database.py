@@ -109,6 +109,10 @@ class Database:
             raise StoreUnavailable(f"{path}: {said(error)}{fix}") from error
         self.readers = self._reading_engine()
         unlock(self.readers.dialect, vault)
+        near = self._near_engine()
+        unlock(near.dialect, vault)
+        self.near = near.connect()
+        """Reads here and now, on the thread of the caller, and waits for nobody."""
         self._seen_version = self.version()
 
     def _writing_engine(self) -> Engine:
@@ -131,6 +135,17 @@ class Database:
             connect_args={"async_creator_fn": prefetching.connect},
         )
         event.listen(engine.sync_engine, "connect", _pragmas(_READER_PRAGMAS))
+        return engine
+
+    def _near_engine(self) -> Engine:
+        engine = create_engine(
+            f"sqlite+pysqlite:///{self.path}",
+            isolation_level="AUTOCOMMIT",
+            poolclass=StaticPool,
+            skip_autocommit_rollback=True,
+            connect_args={"check_same_thread": False, "timeout": 0},
+        )
+        event.listen(engine, "connect", _pragmas(("query_only=ON",)))
         return engine
 
     def _prepare(self) -> None:
@@ -215,8 +230,7 @@ class Database:
 
     def abandon(self) -> None:
         """Close all but the readers, without the lock."""
-        self._watch.close()
-        self.writer.dispose()
+        self._disconnect()
         self.mark.close()
         self.lock.close()
 
@@ -228,8 +242,14 @@ class Database:
     def close_writer(self) -> None:
         """Close everything but the readers, which need a running loop."""
         with self.lock.held():
-            self.writer.dispose()
+            self._disconnect()
         self.abandon()
+
+    def _disconnect(self) -> None:
+        self._watch.close()
+        self.near.close()
+        self.near.engine.dispose()
+        self.writer.dispose()
 
 
 def _lock_file(path: Path) -> Path:

@@ -37,6 +37,23 @@ def _cast(element: parsed, compiler: SQLCompiler, **options: Any) -> str:
     return f"CAST({compiler.process(element.clauses, **options)} AS JSON)"
 
 
+class members(GenericFunction[Any]):
+    """The members of a text of JSON, which is a list of texts: what a column may be IN."""
+
+    inherit_cache = True
+
+
+@compiles(members)
+def _each(element: members, compiler: SQLCompiler, **options: Any) -> str:
+    return f"(SELECT value FROM json_each({compiler.process(element.clauses, **options)}))"
+
+
+@compiles(members, "postgresql")
+def _elements(element: members, compiler: SQLCompiler, **options: Any) -> str:
+    given = compiler.process(element.clauses, **options)
+    return f"(SELECT jsonb_array_elements_text(CAST({given} AS JSONB)))"
+
+
 def partial(
     name: str,
     *columns: sa.Column[Any],

@@ -85,9 +85,9 @@ from forbear.storage.tokens import TokenReserved
 from forbear.storage.transitions import (
     Holding,
     apply,
+    as_now,
     load,
     move_next,
-    must_load,
     note,
     open_attempt,
 )
@@ -128,6 +128,20 @@ class Ledger:
         now, ids = self._clock.now().wall, self._random
         return accepting.accept(connection, draft, holding, self._task_limits, now, ids)
 
+    def begin(
+        self, connection: Connection, draft: Draft, holding: Holding
+    ) -> tuple[Accepted | NotAccepted, Reserved | TokenReserved | bool]:
+        """`accept`, and `reserve` for what is new, which would be due at once."""
+        accepted = self.accept(connection, draft, holding)
+        if not isinstance(accepted, Accepted) or accepted.joined:
+            return accepted, False
+        op, now = accepted.operation, self._clock.now()
+        if op.next_at is None or op.next_at > now.wall:
+            return accepted, False
+        step = self._next_request(connection, op, holding, now)
+        after = step.operation if isinstance(step, Reserved) else as_now(connection, op)
+        return replace(accepted, operation=after), step
+
     # --- transaction 1 ----------------------------------------------------------------------
 
     def reserve(
@@ -150,6 +164,12 @@ class Ledger:
             return False
         if holding is None or holding.action.binding != op.binding:
             return self._stranded(connection, op, holding, now.wall)
+        return self._next_request(connection, op, holding, now)
+
+    def _next_request(
+        self, connection: Connection, op: Operation, holding: Holding, now: Moment
+    ) -> Reserved | TokenReserved | bool:
+        """See `reserve`: `op` is due, and nothing of it is out."""
         u = self._random.uniform() if op.step is Step.LOOKUP else 0.0
         unfound = without_lookup(op, holding.contract, holding.action, now.wall, u)
         if unfound is not None:
@@ -408,7 +428,7 @@ class Ledger:
         outcome = outcome_of(reply)
         facts = evidence_of(reserved.operation, reply, signal)
         mine = reserving.close(connection, permit.attempt_id, now, outcome, facts)
-        op = must_load(connection, permit.operation_id)
+        op = as_now(connection, reserved.operation)
         if not mine:
             return self._late(connection, op, reserved, outcome, facts, signal, now)
         code = {

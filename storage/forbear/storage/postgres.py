@@ -123,6 +123,8 @@ class Postgres:
             self.log, keys = apart(self._open(places, opening))
         vault = Vault(keys)
         self.readers = engine(self._url, pool_size=READERS, isolation_level="AUTOCOMMIT")
+        self.near = None
+        """A server is never so near that nobody waits."""
         writers = engine(self._url, pool_size=1, isolation_level=ISOLATION)
         self.writers = writers.execution_options(audit=self.log)
         for one in (self.readers, self.writers):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
+from sqlalchemy import Connection
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from forbear.rules.model import Attempt, AuditEvent, Case, Kind, Operation
@@ -14,7 +16,7 @@ from forbear.rules.paging import Progress
 from forbear.rules.ports import Outbound
 from forbear.storage import audit, retention, rows
 from forbear.storage.brakes import COPY
-from forbear.storage.dialects import parsed
+from forbear.storage.dialects import members, parsed
 from forbear.storage.intents import outbound
 from forbear.storage.readers import Readers
 from forbear.storage.retention import Term
@@ -35,6 +37,7 @@ from forbear.storage.schema import (
     waits,
 )
 from forbear.storage.sealing import MINUTE, Log
+from forbear.storage.statements import Statement
 
 _ACTIVE = sa.literal_column(f"({LIVE})", sa.Boolean)
 _RANKS = (_ACTIVE, sa.not_(_ACTIVE))
@@ -105,7 +108,7 @@ class Dossier:
 
 
 _CASE_COLUMNS = tuple((column.name, f"case_{column.name}") for column in cases.c)
-_DOSSIER = (
+_DOSSIER = Statement(
     sa.select(
         operations,
         *(column.label(f"case_{column.name}") for column in cases.c),
@@ -118,11 +121,8 @@ _DOSSIER = (
     .where(operations.c.id == sa.bindparam("operation"))
     .order_by(tasks.c.task)
 )
-"""One statement, since each costs a reader several hops between threads."""
-
-
-_OPERATION = sa.select(operations).where(operations.c.id == sa.bindparam("operation"))
-_VERSIONS = (
+_OPERATION = Statement(sa.select(operations).where(operations.c.id == sa.bindparam("operation")))
+_VERSIONS = Statement(
     sa.select(
         operations.c.id,
         operations.c.revision,
@@ -130,9 +130,9 @@ _VERSIONS = (
         cases.c.revision.label("case_revision"),
     )
     .join(cases, sa.and_(cases.c.operation_id == operations.c.id, _OPEN), isouter=True)
-    .where(operations.c.id.in_(sa.bindparam("these", expanding=True)))
+    .where(operations.c.id.op("IN")(members(sa.bindparam("these", type_=sa.Text()))))
 )
-_DUE = (
+_DUE = Statement(
     sa.select(
         operations.c.id,
         operations.c.provider,
@@ -144,13 +144,15 @@ _DUE = (
     .where(
         sa.text(LIVE),
         operations.c.next_at <= sa.bindparam("now"),
-        operations.c.id.not_in(sa.bindparam("without", expanding=True)),
+        operations.c.id.op("NOT IN")(members(sa.bindparam("without", type_=sa.Text()))),
     )
     .order_by(operations.c.next_at)
     .limit(sa.bindparam("most", type_=sa.Integer))
 )
-_NEXT_DUE = sa.select(sa.func.min(operations.c.next_at).label("at")).where(
-    sa.text(LIVE), operations.c.next_at > sa.bindparam("after")
+_NEXT_DUE = Statement(
+    sa.select(sa.func.min(operations.c.next_at).label("at")).where(
+        sa.text(LIVE), operations.c.next_at > sa.bindparam("after")
+    )
 )
 
 
@@ -162,16 +164,21 @@ class Queries(Readers):
     """
 
     def __init__(
-        self, readers: AsyncEngine, log: Log, version: Callable[[], int | None] = lambda: None
+        self,
+        readers: AsyncEngine,
+        log: Log,
+        version: Callable[[], int | None] = lambda: None,
+        near: Connection | None = None,
     ) -> None:
-        """`version` differs after any commit to the store; None where that cannot be asked."""
-        super().__init__(readers)
+        """`version` differs after any commit to the store; None where that cannot be asked.
+        `near`: see `Readers`."""
+        super().__init__(readers, near)
         self._log = log
         self._version = version
         self._known: tuple[int | None, dict[str, Dossier]] = None, {}
 
     async def operation(self, operation_id: str) -> Operation | None:
-        found = await self._rows(_OPERATION, operation=operation_id)
+        found = await self._keyed(_OPERATION, operation=operation_id)
         return rows.operation(found[0]) if found else None
 
     async def versions(self, operation_ids: Collection[str]) -> dict[str, Version]:
@@ -182,7 +189,8 @@ class Queries(Readers):
         found: dict[str, Version] = {}
         ids = sorted(operation_ids)
         for begin in range(0, len(ids), _PAGE):
-            for row in await self._rows(_VERSIONS, these=ids[begin : begin + _PAGE]):
+            these = json.dumps(ids[begin : begin + _PAGE])
+            for row in await self._keyed(_VERSIONS, these=these):
                 found[row["id"]] = (row["revision"], row["case_id"], row["case_revision"])
         return found
 
@@ -254,12 +262,12 @@ class Queries(Readers):
 
     async def due(self, now: int, limit: int = 50, *, without: Collection[str] = ()) -> list[Due]:
         """What is due, longest first. `without` are ids that the caller has in hand already."""
-        found = await self._rows(_DUE, now=now, without=list(without), most=limit)
+        found = await self._keyed(_DUE, now=now, without=json.dumps(list(without)), most=limit)
         return [Due(**row) for row in found]
 
     async def next_due(self, after: int) -> int | None:
         """The first time after `after` at which anything is due."""
-        at: int | None = (await self._rows(_NEXT_DUE, after=after))[0]["at"]
+        at: int | None = (await self._keyed(_NEXT_DUE, after=after))[0]["at"]
         return at
 
     async def tasks_of(self, operation_id: str) -> tuple[str, ...]:
@@ -279,7 +287,7 @@ class Queries(Readers):
         _, known = self._known
         if operation_id in known:
             return known[operation_id]
-        found = await self._rows(_DOSSIER, operation=operation_id)
+        found = await self._keyed(_DOSSIER, operation=operation_id)
         if not found:
             return None
         first = found[0]

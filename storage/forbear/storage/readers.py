@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+import sqlite3
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy import Connection
+from sqlalchemy.exc import DBAPIError, ResourceClosedError
 from sqlalchemy.exc import TimeoutError as NoReader
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from forbear.storage.database import said
 from forbear.storage.errors import StoreUnavailable
+from forbear.storage.statements import Statement
 
 _ENGINES: Mapping[str, tuple[str, sa.ColumnElement[str]]] = {
     "sqlite": ("SQLite", sa.func.sqlite_version()),
@@ -26,8 +30,10 @@ class Readers:
     Every method of what is built on this raises `StoreUnavailable` if the file cannot be read.
     """
 
-    def __init__(self, readers: AsyncEngine) -> None:
+    def __init__(self, readers: AsyncEngine, near: Connection | None = None) -> None:
+        """`near` reads a file on the thread of the caller, and waits for nobody."""
         self._readers = readers
+        self._near = near
         self._under_way: set[asyncio.Task[list[sa.RowMapping]]] = set()
 
     async def settled(self) -> None:
@@ -39,6 +45,19 @@ class Readers:
         name, version = _ENGINES[self._readers.dialect.name]
         [row] = await self._rows(sa.select(version.label("version")))
         return name, row["version"]
+
+    async def _keyed(
+        self, statement: Statement, /, **values: object
+    ) -> Sequence[Mapping[Any, Any]]:
+        """The few rows that a key leads to, here and now where that can be had: to hand such a read
+        to another thread costs ten times as much as the read.
+        """
+        if self._near is not None:
+            # Whatever is wrong with the file, the pool waits for it or says so.
+            with suppress(sqlite3.Error, ResourceClosedError):
+                return statement.mappings(self._near, **values)
+        assert isinstance(statement.written, sa.Select)
+        return await self._rows(statement.written, **values)
 
     async def _rows(
         self, query: sa.Select[*tuple[Any, ...]], **values: object

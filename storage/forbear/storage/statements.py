@@ -3,7 +3,8 @@
 SQLAlchemy writes the SQL and knows how each type is stored. What it does around every execution
 costs ten times what SQLite takes for a read by a key, and a transaction has twenty of those. So
 what the hot transactions execute stands at the head of its module as a `Statement`, with bind
-parameters; where the driver can be called directly it is, elsewhere SQLAlchemy executes it.
+parameters; where the driver can be called directly it is, elsewhere SQLAlchemy executes it. NULL is
+None for every type.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, ref
 
 import sqlalchemy as sa
 from sqlalchemy import Connection
@@ -30,9 +31,10 @@ class Statement:
     """
 
     def __init__(self, written: Written, *sets: str) -> None:
-        self._written = written
+        self.written = written
         self._sets = sets
         self._plans: WeakKeyDictionary[Dialect, _Plan] = WeakKeyDictionary()
+        self._last: tuple[ref[Dialect], _Plan] | None = None
 
     def all(self, connection: Connection, /, **values: object) -> Sequence[Any]:
         """All rows."""
@@ -40,7 +42,7 @@ class Statement:
             plan = self._plan(connection.dialect)
             found = plan.executed(connection, values).fetchall()
             return [plan.row(plan.opened(one)) for one in found]
-        return connection.execute(self._written, values).all()
+        return connection.execute(self.written, values).all()
 
     def first(self, connection: Connection, /, **values: object) -> Any:
         """The first row, or None."""
@@ -58,18 +60,21 @@ class Statement:
             plan = self._plan(connection.dialect)
             found = plan.executed(connection, values).fetchall()
             return [dict(zip(plan.names, plan.opened(one), strict=True)) for one in found]
-        return connection.execute(self._written, values).mappings().all()
+        return connection.execute(self.written, values).mappings().all()
 
     def run(self, connection: Connection, /, **values: object) -> int:
         """Execute what gives no rows, and return how many it changed."""
         if _is_direct(connection):
             return self._plan(connection.dialect).executed(connection, values).rowcount
-        return connection.execute(self._written, values).rowcount
+        return connection.execute(self.written, values).rowcount
 
     def _plan(self, dialect: Dialect) -> _Plan:
+        if self._last is not None and self._last[0]() is dialect:
+            return self._last[1]
         plan = self._plans.get(dialect)
         if plan is None:
-            plan = self._plans[dialect] = _Plan(self._written, self._sets, dialect)
+            plan = self._plans[dialect] = _Plan(self.written, self._sets, dialect)
+        self._last = ref(dialect), plan
         return plan
 
 
@@ -79,21 +84,21 @@ class _Plan:
     def __init__(self, written: Written, sets: Sequence[str], dialect: Dialect) -> None:
         compiled = written.compile(dialect=dialect, column_keys=list(sets) if sets else None)
         self._sql = str(compiled)
-        self._takes = [
-            (name, _storing(compiled.binds[name].type, dialect), compiled.binds[name])
-            for name in compiled.positiontup or ()
-        ]
-        columns = [] if isinstance(written, sa.Insert) else list(written.exported_columns)
+        takes = [compiled.binds[name] for name in compiled.positiontup or ()]
+        self._takes = [(bind.key, _storing(bind.type, dialect)) for bind in takes]
+        self._given = {bind.key: bind.effective_value for bind in takes if not bind.required}
+        columns = list(written.exported_columns)
         self.names = tuple(column.key or "" for column in columns)
         self.row = result_tuple(self.names)
         opens = [_opening(column.type, dialect) for column in columns]
         self._opens = [(place, open) for place, open in enumerate(opens) if open is not None]
 
     def executed(self, connection: Connection, values: Mapping[str, object]) -> sqlite3.Cursor:
+        known = {**self._given, **values}
         given: list[object] = []
-        for name, store, bind in self._takes:
-            value = values[name] if bind.required or name in values else bind.effective_value
-            given.append(value if store is None else store(value))
+        for name, store in self._takes:
+            value = known[name]
+            given.append(value if store is None or value is None else store(value))
         raw = cast(sqlite3.Connection, connection.connection.driver_connection)
         return raw.execute(self._sql, given)
 
@@ -103,7 +108,8 @@ class _Plan:
             return row
         values = list(row)
         for place, open in self._opens:
-            values[place] = open(values[place])
+            if values[place] is not None:
+                values[place] = open(values[place])
         return values
 
 

@@ -69,7 +69,8 @@ class Store:
             raise StoreUnavailable(f"{error} -> make {home} writable to this user") from error
         self.ledger = Ledger(self.clock, random, self.liveness, task_limits)
         self.brakes = Brakes(self.clock)
-        self.read = Queries(self._database.readers, self._database.log, self._database.version)
+        database = self._database
+        self.read = Queries(database.readers, database.log, database.version, database.near)
         self.figures = Figures(self._database.readers)
         self._counted: Counter[str] = Counter()
 

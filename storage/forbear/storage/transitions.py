@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, Protocol
@@ -89,6 +89,27 @@ def must_load(connection: Connection, operation_id: str) -> Operation:
     return op
 
 
+BESIDE = ("next_at", "not_before", "updated_at", "pending")
+"""What others may change of an operation without a new revision: when it is looked at again, and
+that its end was asked for."""
+_BESIDE = Statement(
+    sa.select(operations.c.revision, *(operations.c[name] for name in BESIDE)).where(
+        operations.c.id == sa.bindparam("id")
+    )
+)
+
+
+def as_now(connection: Connection, known: Operation) -> Operation:
+    """An operation that was read or written before, as it is now; read whole only if it went on."""
+    found = _BESIDE.first(connection, id=known.id)
+    if found is None or found[0] != known.revision:
+        return must_load(connection, known.id)
+    beside = dict(zip(BESIDE, found[1:], strict=True))
+    if all(getattr(known, name) == value for name, value in beside.items()):
+        return known
+    return replace(known, **beside)
+
+
 def open_attempt(connection: Connection, operation_id: str) -> Attempt | None:
     """The attempt whose outcome nobody has stored yet."""
     found = _OPEN_ATTEMPT.mappings(connection, operation_id=operation_id)
@@ -142,7 +163,7 @@ def apply(
         _close_case(connection, op.id, now, f"the operation is {state}", beside=kept)
     if verdict.notice is not None:
         told["notice"] = str(verdict.notice)
-    told["set"] = rows.columns(_recorded(op, after))
+    told["set"] = rows.columns(_recorded(op, after, changes))
     audit.append(connection, op.id, now, code, told)
     asks = verdict.reason is Reason.UNCLEAR_WRITE and op.certainty is not Certainty.MAYBE_APPLIED
     looks = state is State.UNCLEAR and after.step is Step.LOOKUP and op.state is State.SENDING
@@ -238,10 +259,11 @@ def recorded(op: Operation) -> dict[str, object]:
     }
 
 
-def _recorded(before: Operation, after: Operation) -> dict[str, object]:
+def _recorded(before: Operation, after: Operation, names: Collection[str]) -> dict[str, object]:
+    """The new values of those of these fields that changed."""
     changed = {
         name: getattr(after, name)
-        for name in Operation.__slots__
+        for name in names
         if name not in _UNRECORDED and getattr(before, name) != getattr(after, name)
     }
     if after.result is not None and "result" in changed:

@@ -39,9 +39,9 @@ from forbear.tools.cursors import cursor_after, read_cursor
 from forbear.tools.desk_port import Page, Report
 from forbear.tools.drafts import Drafter, Given
 from forbear.tools.feed import Feed
+from forbear.tools.intake import Intake
 from forbear.tools.looks import Looks
 from forbear.tools.record import Record
-from forbear.tools.tracing import caused
 from forbear.tools.watch import Patience, Waiting, Watch
 
 OWN_DEADLINE = 900_000
@@ -70,9 +70,16 @@ class Desk:
     """The tools' use cases on one store. Each call sees what belongs to its caller, and no more."""
 
     def __init__(
-        self, store: Store, book: Book, clock: Clock, random: Random, setting: Setting
+        self,
+        store: Store,
+        book: Book,
+        clock: Clock,
+        random: Random,
+        setting: Setting,
+        intake: Intake | None = None,
     ) -> None:
         self._store = store
+        self._intake = intake or Intake(store)
         self._book = book
         self._clock = clock
         self._random = random
@@ -86,7 +93,7 @@ class Desk:
     def for_remote_callers(self, *, resident: bool) -> Desk:
         """This desk as it answers over a network."""
         setting = replace(self._setting, remote=True, resident=resident)
-        return Desk(self._store, self._book, self._clock, self._random, setting)
+        return Desk(self._store, self._book, self._clock, self._random, setting, self._intake)
 
     def let_go(self) -> None:
         """Answer every call that waits as things stand, for the process is about to end."""
@@ -688,10 +695,6 @@ class Desk:
         return refusals.not_allowed_in_state(tool, op.id, op.state, states.allowed_actions(op, job))
 
     async def _accept(self, draft: Draft, holding: Holding) -> Accepted | Refusal:
-        ledger = self._store.ledger
-        outcome = await self._store.write(lambda c: ledger.accept(c, draft, holding))
-        if isinstance(outcome, Accepted):
-            if not outcome.joined:
-                caused(outcome.operation.id)
+        if isinstance(outcome := await self._intake.accept(draft, holding), Accepted):
             return outcome
         return declined.because(outcome, holding, self._clock.now().wall)

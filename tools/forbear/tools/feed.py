@@ -47,12 +47,14 @@ class Feed:
         """See `DeskPort.follow`. Changes that come faster than they are taken are told as one."""
         contracts = {provider: self._digest(provider) for provider in providers}
         told: dict[str, Version | None] = {one.operation.id: _version(one) for one in records}
-        with self._looks.following(list(told)):
+        wake = asyncio.Event()
+        with self._looks.following(list(told), wake) as follower:
             while not self._leaving.is_set():
+                wake.clear()
                 # Taken before reading, so that no change between the two is missed.
                 news = self._store.news
                 with contextlib.suppress(StoreError):  # nothing to tell until it can be read again
-                    seen = await self._looks.versions(news, told.keys())
+                    seen = await follower.versions()
                     for operation_id, version in tuple(told.items()):
                         now = seen[operation_id]
                         if now == version:
@@ -68,7 +70,7 @@ class Feed:
                     if contracts[provider] != digest:
                         yield provider
                 looks = (self._clock.sleep(LOOK),) if contracts else ()
-                await first(news.wait(), self._leaving.wait(), *looks)
+                await first(wake.wait(), *looks)
 
     def _digest(self, provider: str) -> str | None:
         contract = self._book.contracts().get(provider)

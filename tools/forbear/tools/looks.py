@@ -3,49 +3,96 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
-from collections.abc import Collection, Generator
+from collections.abc import Collection, Generator, Mapping
 from contextlib import contextmanager
 
+from forbear.storage.errors import StoreError
 from forbear.storage.queries import Version
 from forbear.storage.store import Store
 
+Versions = Mapping[str, Version | None]
+"""Of each operation; None for one that is not there."""
+
+
+class Follower:
+    """Whoever wants to hear when any of some operations changes."""
+
+    def __init__(self, looks: Looks, operation_ids: Collection[str], wake: asyncio.Event) -> None:
+        self.operation_ids = frozenset(operation_ids)
+        self.wake = wake
+        self._looks = looks
+        self._seen: Versions | None = None
+        self._error: StoreError | None = None
+
+    async def versions(self) -> Versions:
+        """What each operation was at the last look; `wake` is set when that has changed.
+
+        Raises:
+            StoreUnavailable: the store could not be read.
+        """
+        if self._seen is None:
+            first = await self._looks.read(self.operation_ids)
+            self._seen = self._seen or first
+        if self._error is not None:
+            raise self._error
+        return self._seen
+
+    def tell(self, seen: Versions) -> None:
+        """Note what a look found, if it was for these operations too."""
+        if self.operation_ids <= seen.keys():
+            mine = {one: seen[one] for one in self.operation_ids}
+            if self._error is not None or mine != self._seen:
+                self._seen, self._error = mine, None
+                self.wake.set()
+
+    def fail(self, error: StoreError) -> None:
+        self._error = error
+        self.wake.set()
+
 
 class Looks:
-    """The versions of all operations that anybody follows: one read per change of the store."""
+    """Looks at all operations that anybody follows once for each change of the store."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._followed: Counter[str] = Counter()
-        self._at: asyncio.Event | None = None
-        self._seen: asyncio.Future[dict[str, Version | None]] | None = None
+        self._followers: set[Follower] = set()
+        self._looking: asyncio.Task[None] | None = None
 
     @contextmanager
-    def following(self, operation_ids: Collection[str]) -> Generator[None]:
-        """Let each look tell of these too."""
-        self._followed.update(operation_ids)
+    def following(self, operation_ids: Collection[str], wake: asyncio.Event) -> Generator[Follower]:
+        """Set `wake` at each change of these operations from here on."""
+        follower = Follower(self, operation_ids, wake)
+        self._followers.add(follower)
+        if self._looking is None:
+            self._looking = asyncio.create_task(self._look())
         try:
-            yield
+            yield follower
         finally:
-            self._followed.subtract(operation_ids)
-            self._followed += Counter()  # drops what nobody follows any more
+            self._followers.discard(follower)
+            if not self._followers:
+                self._looking.cancel()
+                self._looking = None
 
-    async def versions(
-        self, news: asyncio.Event, operation_ids: Collection[str]
-    ) -> dict[str, Version | None]:
-        """What is followed and at least these, as it is since `news` began; None for what is gone.
+    def wake_all(self) -> None:
+        for follower in self._followers:
+            follower.wake.set()
 
-        Raises:
-            StoreUnavailable: the store cannot be read.
-        """
-        if self._seen is None or self._at is not news:
-            self._at = news
-            self._seen = asyncio.ensure_future(self._read({*self._followed, *operation_ids}))
-            self._seen.add_done_callback(lambda done: done.cancelled() or done.exception())
-        seen = await asyncio.shield(self._seen)
-        missing = set(operation_ids) - seen.keys()  # whoever came after the look
-        return seen | await self._read(missing) if missing else seen
+    async def read(self, operation_ids: Collection[str]) -> Versions:
+        """What these operations are now."""
+        found = await self._store.read.versions(operation_ids)
+        return {**dict.fromkeys(operation_ids), **found}
 
-    async def _read(self, operation_ids: Collection[str]) -> dict[str, Version | None]:
-        asked = set(operation_ids)
-        return {**dict.fromkeys(asked), **await self._store.read.versions(asked)}
+    async def _look(self) -> None:
+        while True:
+            # Taken before reading, so that no change between the two is missed.
+            news = self._store.news
+            wanted = frozenset[str]().union(*(one.operation_ids for one in self._followers))
+            try:
+                seen = await self.read(wanted)
+            except StoreError as error:
+                for follower in self._followers:
+                    follower.fail(error)
+            else:
+                for follower in self._followers:
+                    follower.tell(seen)
+            await news.wait()

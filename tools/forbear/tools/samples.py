@@ -164,10 +164,8 @@ def _fits(value: Any, schema: Schema, root: Schema) -> bool:
 
 def problems(schema: Schema, arguments: Mapping[str, Any]) -> list[str]:
     """`/arguments/x: what is wrong`, in the order of the places; `schema` has no `fault`."""
-    validator = Draft202012Validator(schema)
-    errors = sorted(
-        validator.iter_errors(dict(arguments)), key=lambda one: list(map(str, one.path))
-    )
+    found = Draft202012Validator(schema).iter_errors(dict(arguments))
+    errors = sorted(found, key=lambda one: list(map(str, one.path)))
     return [problem for error in errors for problem in _problems(error)]
 
 

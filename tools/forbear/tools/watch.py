@@ -60,6 +60,7 @@ class Watch:
     def let_go(self) -> None:
         """End every wait, now and from now on: each sees the store as it stands."""
         self.leaving.set()
+        self._looks.wake_all()
 
     def known(self, caller: Caller, op: Operation) -> Patience | None:
         return self._known.get((caller.client, op.id))
@@ -113,15 +114,15 @@ class Watch:
         self, op: Operation, done: Callable[[Operation], Awaitable[bool]], waiting: Waiting
     ) -> Operation:
         """Read the operation again whenever it changed."""
-        ends = self._clock.sleep(waiting.seconds), self.leaving.wait()
-        over = [asyncio.ensure_future(end) for end in ends]
+        wake = asyncio.Event()
+        over = asyncio.ensure_future(self._clock.sleep(waiting.seconds))
+        over.add_done_callback(lambda _: wake.set())
         revision, version = op.revision, None
         try:
-            with self._looks.following([op.id]):
+            with self._looks.following([op.id], wake) as follower:
                 while True:
-                    # Taken before reading, so that no change between the two is missed.
-                    news = self._store.news
-                    before, version = version, (await self._looks.versions(news, [op.id]))[op.id]
+                    wake.clear()
+                    before, version = version, (await follower.versions())[op.id]
                     if version != before:
                         if version is None or version[0] != op.revision:
                             op = await self._read(op)
@@ -130,15 +131,11 @@ class Watch:
                         if waiting.report is not None and op.revision != revision:
                             revision = op.revision
                             await waiting.report(await self._record(op))
-                    if not any(end.done() for end in over):
-                        heard = asyncio.ensure_future(news.wait())
-                        await asyncio.wait({heard, *over}, return_when=asyncio.FIRST_COMPLETED)
-                        heard.cancel()
-                    if any(end.done() for end in over):
+                    if over.done() or self.leaving.is_set():
                         return await self._read(op)
+                    await wake.wait()
         finally:
-            for end in over:
-                end.cancel()
+            over.cancel()
 
     async def _read(self, op: Operation) -> Operation:
         """The operation as it is now, read with all that an answer needs of it."""
