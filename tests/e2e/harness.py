@@ -26,6 +26,7 @@ from typing import Any
 
 from mcp import Client, StdioServerParameters, stdio_client
 from mcp.types import CallToolResult
+from sqlalchemy import Connection
 from tests import stores
 from tests.support import FixedRandom, ManualClock
 
@@ -35,6 +36,9 @@ from forbear.server.app import App, open_store, running
 from forbear.server.clock import SystemRandom
 from forbear.server.config import Settings
 from forbear.server.fake import Answer, FakeProvider, Step
+from forbear.storage.schema import operations
+from forbear.storage.transitions import BESIDE
+from forbear.storage.vault import Sealed
 from forbear.tools.caller import only
 from forbear.tools.surface import build
 
@@ -488,11 +492,33 @@ async def process(
         running(settings, role=role, worker=True, clock=clock, random=_Luck()) as app,
         _client(app) as client,
     ):
+        await app.store.write(_refuse_unrevised)
         pulse = asyncio.create_task(_pulse(app))
         try:
             yield Stage(provider, home, clock, app, client)
         finally:
             pulse.cancel()
+
+
+def _refuse_unrevised(connection: Connection) -> None:
+    """Let no operation change without a new revision, but for what may (`transitions.BESIDE`).
+
+    Who holds an operation that it read goes by its revision.
+    """
+    if connection.dialect.name != "sqlite":
+        return
+    free = {*BESIDE, "revision", "emptied_at"}
+    fixed = [
+        column.name
+        for column in operations.c
+        if column.name not in free and not isinstance(column.type, Sealed)
+    ]
+    differs = " OR ".join(f'NEW."{name}" IS NOT OLD."{name}"' for name in fixed)
+    connection.exec_driver_sql(
+        "CREATE TRIGGER IF NOT EXISTS unrevised BEFORE UPDATE ON operations"
+        f" WHEN NEW.revision = OLD.revision AND ({differs})"
+        " BEGIN SELECT RAISE(ABORT, 'changed without a revision'); END"
+    )
 
 
 async def _pulse(app: App) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from pathlib import Path
 
@@ -25,7 +26,9 @@ from tests.e2e.harness import (
 )
 from tests.support import ManualClock
 
+from forbear.rules.model import Priority
 from forbear.server.fake import Answer
+from forbear.tools.caller import only
 
 pytestmark = pytest.mark.anyio
 
@@ -204,6 +207,44 @@ async def test_a_call_cancelled_in_the_middle_of_a_submission_loses_nothing(
         assert found["state"] == "waiting"
         assert (await on.asked())["operation_id"] == found["operation_id"]
         assert on.count(SUBMIT) == 1
+
+
+@pytest.mark.requirement("D01", "D06")
+async def test_a_call_cancelled_at_any_moment_was_never_stored_or_is_carried(
+    tmp_path: Path,
+) -> None:
+    async with stage(tmp_path, states=None) as on:
+        moments = 60
+        for moment in range(moments):
+            on.provider.job(f"exp_{moment + 1}", ["running"])
+            asking = asyncio.create_task(
+                on.app.desk.submit_job(
+                    provider="exp",
+                    job="export",
+                    arguments={"dataset": f"d{moment}"},
+                    purpose=None,
+                    task=None,
+                    idempotency_key=None,
+                    depends_on=(),
+                    deadline_seconds=None,
+                    max_status_requests=None,
+                    useful_for_seconds=None,
+                    priority=Priority.INTERACTIVE,
+                    wait_seconds=30,
+                    caller=only("agent")(None),
+                    report=None,
+                )
+            )
+            for _ in range(moment):
+                await asyncio.sleep(0)
+            asking.cancel()
+            await asyncio.gather(asking, return_exceptions=True)
+            await on.settled()
+
+        stored = await on.app.store.read.find(limit=100)
+        assert 0 < len(stored) <= moments
+        assert {op.state for op in stored} == {"waiting"}
+        assert on.count(SUBMIT) == len(on.provider.effects) == len(stored)
 
 
 @pytest.mark.requirement("W01")
