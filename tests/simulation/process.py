@@ -200,8 +200,9 @@ class _Store(Store):
 stores: dict[Lane, list[_Store]] = {}
 
 
-async def _uncounted(store: Store) -> None:
-    """Figures of how long commits took: costly, and nothing rests on them."""
+async def _uncounted(store: Store, sign: Callable[[sa.Connection], object]) -> None:
+    """Without the figures of how long commits took: costly, and nothing rests on them."""
+    await store.write(sign)
 
 
 async def _kept(keeper: Keeper) -> None:
@@ -244,7 +245,7 @@ def replaced(hear: Callable[[str], None]) -> Iterator[None]:
             mock.patch.object(Database, "_reading_engine", _reading_engine),
             mock.patch.object(Database, "_near_engine", _near_engine),
             mock.patch.object(root, "Store", _Store),
-            mock.patch.object(_Store, "count_commits", _uncounted),
+            mock.patch.object(_Store, "sign_of_life", _uncounted),
             mock.patch("forbear.server.providers.parse", _parsed),
             mock.patch.object(Keeper, "go", _kept),
             mock.patch.object(httpcore2, "default_ssl_context", _trust),

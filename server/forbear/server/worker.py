@@ -40,6 +40,11 @@ T = TypeVar("T")
 PULSE = 0.25
 """Seconds between two looks for what other processes committed."""
 
+CALM = 60_000
+"""How long nothing must have gone on, ms, until those looks are `SELDOM` seconds apart."""
+
+SELDOM = 1.0
+
 HEARTBEAT = 10.0
 """Seconds between two signs of life in the store."""
 
@@ -102,6 +107,8 @@ class Worker:
         """Token requests under way."""
         self._released = asyncio.Event()
         """Something left `_busy`: it may have become due while it was passed over there."""
+        self._stirred = clock.now().boot
+        """When anything went on, here or elsewhere, ms on the boot clock."""
         self._cooling: dict[str, int] = {}
         """Operations to leave alone until a time on the boot clock, which nobody sets back."""
         self._unstored = 0
@@ -159,7 +166,8 @@ class Worker:
         lead = self._lead()
         while True:
             try:
-                self._store.look_elsewhere()
+                if self._store.look_elsewhere() or self._busy:
+                    self._stirred = self._clock.now().boot
                 before, lead = lead, self._lead()
                 if self._store.liveness.sweep() or lead < before - SET_BACK:
                     await self._store.write(self._store.ledger.recover)
@@ -167,7 +175,8 @@ class Worker:
                 raise
             except (StoreError, OSError) as error:
                 _log.warning("%s", error)
-            await self._clock.sleep(PULSE)
+            calm = self._clock.now().boot - self._stirred > CALM
+            await self._clock.sleep(SELDOM if calm else PULSE)
 
     def _lead(self) -> int:
         """How far the wall clock is ahead of the one that only goes on."""
@@ -181,9 +190,7 @@ class Worker:
                 bindings = self._contracts.bindings()
                 ledger, pid = self._store.ledger, os.getpid()
                 sign = partial(ledger.register, role=self._role, pid=pid, bindings=bindings)
-                await self._store.write(sign)
-                await self._store.count_commits()
-                await self._store.write(ledger.recover)
+                await self._store.sign_of_life(sign)
                 await self._find_residents()
                 await self._renew_cases()
                 if self._rounds is not None:

@@ -620,10 +620,11 @@ class Ledger:
     def register(
         self, connection: Connection, role: str, pid: int, bindings: Sequence[str]
     ) -> None:
-        """See `roster.register`; events that nothing followed are signed meanwhile."""
+        """See `roster.register`; also `recover`, and events that nothing followed are signed."""
         now = self._clock.now().wall
         roster.register(connection, self.owner, role, pid, bindings, now)
         audit.sign(connection, now)
+        self.recover(connection)
 
     def unregister(self, connection: Connection) -> None:
         roster.unregister(connection, self.owner)

@@ -68,7 +68,7 @@ class Liveness:
 
     def sweep(self) -> int:
         """Remove the files of dead processes, and say how many there were."""
-        others = [path.name for path in self._folder.iterdir() if path.name != self.owner]
+        others = [name for name in os.listdir(self._folder) if name != self.owner]
         return sum(self._bury(owner, remove=True) for owner in others)
 
     def _bury(self, owner: str, *, remove: bool) -> bool:

@@ -59,6 +59,7 @@ class Store:
         self.home = home
         owner, kept = f"{OWNER}{random.token(16)}", places or Places(home / "keys")
         self._changed = asyncio.Event()
+        self._wrote = False
         try:
             home.mkdir(parents=True, exist_ok=True, mode=0o700)
             if url is None:
@@ -124,6 +125,7 @@ class Store:
             StoreTooNew: nor will be, for a newer program upgraded the store.
         """
         result = await self._writer.run(unit, outcome=outcome)
+        self._wrote = True
         self.wake()
         return result
 
@@ -137,10 +139,14 @@ class Store:
         """Set at the next change of this process; take it before reading what you wait for."""
         return self._changed
 
-    def look_elsewhere(self) -> None:
-        """Wake waiters if another process committed something; a few microseconds."""
-        if self._database.changed_elsewhere():
+    def look_elsewhere(self) -> bool:
+        """Wake waiters if anything was committed; a few microseconds. True if it was for certain
+        another process that did it."""
+        changed, wrote = self._database.changed_elsewhere(), self._wrote
+        self._wrote = False
+        if changed:
             self.wake()
+        return changed and not wrote
 
     async def rotate(self, name: Name, by: Mapping[str, object]) -> None:
         """Change the sealing or the signing key, and say so in the log. One change at a time in a
@@ -166,19 +172,16 @@ class Store:
         """See `Database.forget_deleted`."""
         await asyncio.to_thread(self._database.forget_deleted)
 
-    async def count_commits(self) -> None:
-        """Put how long the commits of this process took into the figures of the store.
+    async def sign_of_life(self, sign: Callable[[Connection], object]) -> None:
+        """Write it, and with it how long the commits of this process took.
 
         Raises:
             StoreUnavailable: nothing was stored; they are counted the next time.
         """
         took = self._writer.took.copy()
-        new = took - self._counted
-        ms = new.pop("ms", 0)
-        if new:
-            now = self.clock.now().wall
-            await self.write(partial(tallies.add_commits, at=now, times=new, ms=ms))
-            self._counted = took
+        now, times = self.clock.now().wall, took - self._counted
+        await self.write(partial(_signed, sign=sign, at=now, took=times))
+        self._counted = took
 
     def console(self) -> str | None:
         """The address of the web console, if a living process of this home serves it."""
@@ -190,6 +193,15 @@ class Store:
         await self.figures.settled()
         await self._database.close()
         self.liveness.release()
+
+
+def _signed(
+    connection: Connection, sign: Callable[[Connection], object], at: int, took: Counter[str]
+) -> None:
+    sign(connection)
+    times = {bound: number for bound, number in took.items() if bound != "ms"}
+    if times:
+        tallies.add_commits(connection, at, times, took["ms"])
 
 
 _UNKNOWN = "{}; without it nothing that was done before would be recognised"
