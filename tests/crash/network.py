@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from time import monotonic
 from typing import TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
@@ -24,6 +25,9 @@ from tests.stores import OwnServer
 T = TypeVar("T")
 
 DATABASE = "db"
+PATIENCE = 30.0
+"""Seconds after which something that should have happened did not."""
+PORT = 5432
 _ADDRESS = "10.231.0.1"
 _CLONE_NEWNET = 0x40000000
 _NAMED = Path("/run/netns")
@@ -62,14 +66,16 @@ class Network:
         _ip("-n", _space(DATABASE), "link", "set", "dev", host, "down")
 
     def mend(self, host: str) -> None:
+        """Plug it in again, and wait until the host has found the database."""
         _ip("-n", _space(DATABASE), "link", "set", "dev", host, "up")
+        self.inside(host, _reached)
 
     def move(self, server: OwnServer) -> None:
         """Let a server listen on the host of the database. Its own socket stays where it is."""
         with (server.data / "pg_hba.conf").open("a") as rules:
             rules.write("host all all 10.231.0.0/16 trust\n")
         folder = dict(word.split("=") for word in urlsplit(server.url).query.split("&"))["host"]
-        options = f"-h {_ADDRESS} -k {folder} -F"
+        options = f"-h {_ADDRESS} -p {PORT} -k {folder} -F"
         self.inside(DATABASE, partial(server.restart, "fast", options))
 
     @staticmethod
@@ -114,6 +120,17 @@ def _made(hosts: Sequence[str]) -> None:
             _ip("-n", space, "route", "add", "default", "via", near)
     except subprocess.CalledProcessError as error:
         raise Impossible(f"no network namespaces here: {error.stderr.strip()}") from error
+
+
+def _reached() -> None:
+    until = monotonic() + PATIENCE
+    while True:
+        try:
+            socket.create_connection((_ADDRESS, PORT), timeout=1).close()
+            return
+        except OSError:
+            if monotonic() > until:
+                raise
 
 
 def _space(host: str) -> str:

@@ -14,6 +14,7 @@ import signal
 import socket
 import sys
 import threading
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -324,6 +325,8 @@ def main() -> None:
         if pid == 0:
             try:
                 be_born(Birth(**wish))
+            except BaseException:
+                traceback.print_exc()
             finally:
                 sys.stderr.flush()
                 os._exit(0)

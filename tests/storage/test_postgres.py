@@ -279,6 +279,7 @@ STOPS = """
 import asyncio, os, signal, sys
 from pathlib import Path
 import sqlalchemy as sa
+from sqlalchemy.util.concurrency import await_
 from forbear.server.clock import SystemClock, SystemRandom
 from forbear.storage import postgres
 from forbear.storage.store import Store
@@ -290,6 +291,8 @@ def unit(connection):
     connection.exec_driver_sql("UPDATE scopes SET turn = turn + 1")
     if not stopped:
         stopped.append(True)
+        if sys.argv[3] == "within a statement":
+            await_(connection.connection.driver_connection.prepare("SELECT 1"))
         print("in it", flush=True)
         os.kill(os.getpid(), signal.SIGSTOP)
     connection.exec_driver_sql("INSERT INTO scopes (key, updated_at) VALUES ('late', 1)")
@@ -305,26 +308,73 @@ asyncio.run(main())
 """
 
 
+@asynccontextmanager
+async def stopped(home: Path, where: str) -> AsyncIterator[asyncio.subprocess.Process]:
+    """A process that stopped itself while it has the lock. It ends well after that."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", STOPS, str(home), url(home), where),
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    assert process.stdout is not None
+    assert await process.stdout.readline() == b"in it\n"
+    try:
+        yield process
+    finally:
+        process.send_signal(signal.SIGCONT)
+    assert await process.stdout.readline() == b"done\n"
+    assert await process.wait() == 0
+
+
+@pytest.fixture
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who waits for the lock does so for a second, and nobody may be silent for half of one."""
+    for name, bound, short in (("BEGIN", "WAITS", "1000"), ("_SILENT", "IDLE", "500")):
+        told = str(getattr(postgres, name)).replace(str(getattr(postgres, bound)), short)
+        monkeypatch.setattr(postgres, name, sa.text(told))
+
+
 @pytest.mark.requirement("D02", "D05")
+@pytest.mark.parametrize("where", ["between two", "within a statement"])
 async def test_a_process_that_stops_within_a_transaction_holds_up_nobody_for_long(
-    tmp_path: Path,
+    tmp_path: Path, soon: None, where: str
 ) -> None:
     home = tmp_path / "home"
     async with opened(home) as store:
-        stops = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-c", STOPS, str(home), url(home)),
-            stdout=subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-        )
-        assert stops.stdout is not None
-        assert await stops.stdout.readline() == b"in it\n"
-        async with asyncio.timeout(postgres.IDLE / 1_000):
+        async with stopped(home, where), asyncio.timeout(postgres.IDLE / 1_000):
             await store.write(counted)
-        stops.send_signal(signal.SIGCONT)
-        # What it had begun is gone, and it does it again.
-        assert await stops.stdout.readline() == b"done\n"
-        assert await stops.wait() == 0
+        # What it had begun is gone, and it did it again.
         assert [one["key"] for one in await store.read.scopes()] == ["late"]
+
+
+@pytest.mark.requirement("D02", "D05")
+async def test_a_process_that_stops_within_a_statement_does_not_hold_up_a_start(
+    tmp_path: Path, soon: None
+) -> None:
+    home = tmp_path / "home"
+    async with opened(home):
+        pass
+    async with stopped(home, "within a statement"), opened(home):
+        pass
+
+
+@pytest.mark.requirement("D05")
+async def test_a_host_that_waits_for_the_server_is_not_silent(tmp_path: Path, soon: None) -> None:
+    home = tmp_path / "home"
+
+    def long(connection: Connection) -> None:
+        ran.append(True)
+        runs.set()
+        connection.exec_driver_sql("SELECT pg_sleep(2.5)")
+
+    ran: list[bool] = []
+    runs = asyncio.Event()
+    async with opened(home) as one, opened(home) as other:
+        works = asyncio.create_task(one.write(long))
+        await runs.wait()
+        await asyncio.gather(works, other.write(counted))
+        assert await total(one) == 1
+    assert ran == [True]
 
 
 # --- many at once ---------------------------------------------------------------------------

@@ -84,29 +84,38 @@ async def connected(url: str) -> Any:
     speaks = driver()
     try:
         connection = await speaks.connect(url, timeout=CONNECT)
+        try:
+            await _end_when_gone(connection)
+        except BaseException:
+            connection.terminate()
+            raise
     except (OSError, TimeoutError, speaks.PostgresError, speaks.InterfaceError) as error:
         raise Unreached(error) from error
-    _end_when_gone(connection._transport.get_extra_info("socket"))
     return connection
 
 
-def _end_when_gone(wire: socket.socket) -> None:
-    """Let the system end a connection whose other side is gone, as the driver does not.
+async def _end_when_gone(connection: Any) -> None:
+    """Let both systems end a connection whose other side is gone, as no program does.
 
     Without, what was sent is repeated for 15 minutes, at ever longer intervals, and an answer that
-    will never come is waited for without an end.
+    will never come is waited for without an end. The server keeps its side for hours, and has
+    only so many.
     """
+    wire: socket.socket = connection._transport.get_extra_info("socket")
     if wire.family == socket.AF_UNIX:
         return
+    bounds = (
+        ("TCP_KEEPIDLE", "tcp_keepalives_idle", GONE // 2),
+        ("TCP_KEEPINTVL", "tcp_keepalives_interval", max(1, GONE // 4)),
+        ("TCP_KEEPCNT", "tcp_keepalives_count", 2),
+        ("TCP_USER_TIMEOUT", "tcp_user_timeout", GONE * 1_000),
+    )
     wire.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in (
-        ("TCP_KEEPIDLE", GONE // 2),
-        ("TCP_KEEPINTVL", max(1, GONE // 4)),
-        ("TCP_KEEPCNT", 2),
-        ("TCP_USER_TIMEOUT", GONE * 1_000),
-    ):
-        if hasattr(socket, name):  # not every system has all of them
-            wire.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+    for here, _, value in bounds:
+        if hasattr(socket, here):  # not every system has all of them
+            wire.setsockopt(socket.IPPROTO_TCP, getattr(socket, here), value)
+    there = (f"set_config('{name}', '{value}', false)" for _, name, value in bounds)
+    await connection.execute(f"SELECT {', '.join(there)}", timeout=CONNECT)
 
 
 def engine(url: str, **options: Any) -> AsyncEngine:

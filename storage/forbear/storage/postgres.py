@@ -9,10 +9,12 @@ there is no row lock to take in a wrong order, and no deadlock. What it costs is
 all hosts run one after the other; a batch shares one lock, one commit and one flush. Claims need no
 SKIP LOCKED: who comes second finds the operation leased.
 
-A transaction is bounded from three sides, so that a host that hangs or is cut off within one holds
-up nobody for long: `statement_timeout`, `lock_timeout`, `idle_in_transaction_session_timeout`. They
-are set inside each transaction, by the statement that takes the lock: a pooler between transactions
-needs nothing of them.
+A transaction is bounded, so that a host that hangs or is cut off within one holds up nobody for
+long: by `statement_timeout`, `lock_timeout` and `idle_in_transaction_session_timeout`, which are
+set inside each transaction by the statement that takes the lock (a pooler between transactions
+needs nothing of them), and by whoever waits. For none of the three ends a server process that has
+parsed a statement and waits for its values, nor one that cannot get rid of its answer. So who did
+not get the lock in time ends the session that has it, if that has waited for its host for too long.
 
 A batch that fails for a reason that passes (the server restarts, a time-out, a lost connection) is
 run again, for `PATIENCE` at the most. A connection that is lost at COMMIT leaves open whether it
@@ -32,6 +34,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.pool import NullPool
 
 from forbear.rules.ports import Clock
@@ -60,12 +63,15 @@ from forbear.storage.writer import UPGRADED, BatchDead, Outcome, Unit, Writer, u
 LOCK = 0x666F7262656172
 """The advisory lock of a store: "forbear" in ASCII. One store in a database."""
 
+_NOT_HAD = "55P03"
+"""SQLSTATE: the lock was not to be had in time."""
+
 ISOLATION = "READ COMMITTED"
 """Whatever the server is set to: a statement sees what was committed before the lock was had."""
 
-STATEMENT, WAITS, IDLE = 30_000, 20_000, 10_000
-"""Bounds within a transaction, ms: of a statement, of the wait for the lock, and of a silence of
-ours while the lock is held."""
+STATEMENT, IDLE, WAITS = 30_000, 10_000, 12_000
+"""Bounds within a transaction, ms: of a statement, of a silence of ours while the lock is held, and
+of the wait for the lock. Who waits longer than somebody may be silent can tell that he was."""
 
 READERS = 3
 """Connections of a process for reading. With one for writing and one that listens it has 5."""
@@ -91,6 +97,17 @@ SELECT pg_current_xact_id_if_assigned()::text AS number,
     THEN pg_notify('{CHANNEL}', '') END"""
 )
 """The last: the number of the transaction, if it changed anything, which then is announced."""
+
+_SILENT = sa.text(
+    f"""\
+SELECT pg_terminate_backend(pid)
+FROM pg_locks JOIN pg_stat_activity USING (pid)
+WHERE locktype = 'advisory' AND granted AND database = datid AND datname = current_database()
+  AND (classid::bigint << 32) + objid::bigint = {LOCK}
+  AND wait_event_type = 'Client'
+  AND state_change < clock_timestamp() - interval '{IDLE} ms'"""
+)
+"""End the session that has the lock, if its host was not heard of for so long."""
 
 _FATE = sa.text("SELECT pg_xact_status(CAST(CAST(:number AS text) AS xid8))")
 
@@ -136,12 +153,25 @@ class Postgres:
     ) -> tuple[Log, Callable[[], dict[int, EpochKey]]]:
         opener = engine(self._url, poolclass=NullPool, isolation_level=ISOLATION)
         try:
-            async with opener.begin() as connection:
-                self.begin((await connection.execute(BEGIN)).one())
-                log = await connection.run_sync(_prepared, places, opening, self.place)
+            try:
+                log = await self._prepare(opener, places, opening)
+            except DBAPIError as error:
+                if not await freed(opener, error):
+                    raise
+                log = await self._prepare(opener, places, opening)
         finally:
             await opener.dispose()
         return log, partial(_data_keys, self._url, log)
+
+    async def _prepare(
+        self,
+        opener: AsyncEngine,
+        places: Places,
+        opening: Callable[[Connection, Places, str], Log],
+    ) -> Log:
+        async with opener.begin() as connection:
+            self.begin((await connection.execute(BEGIN)).one())
+            return await connection.run_sync(_prepared, places, opening, self.place)
 
     def begin(self, row: sa.Row[Any]) -> None:
         """What the first statement of a transaction told."""
@@ -183,6 +213,15 @@ class Postgres:
         await self.readers.dispose()
         await self.writers.dispose()
         await parted()
+
+
+async def freed(through: AsyncEngine, error: Exception) -> bool:
+    """Whether what failed was the wait for the lock, because of a host that fell silent while it
+    had it, and has it no more."""
+    if state_of(error) != _NOT_HAD:
+        return False
+    async with through.connect() as connection:
+        return (await connection.execute(_SILENT)).first() is not None
 
 
 # --- opening --------------------------------------------------------------------------------
@@ -272,6 +311,7 @@ class ServerWriter(Writer):
             except Exception as error:
                 if not passes(error) or loop.time() > until:
                     raise BatchDead from error
+                await freed(self._database.readers, error)
             await asyncio.sleep(pause)
             pause = min(1.0, pause * 2)
 
