@@ -523,3 +523,27 @@ async def test_as_many_requests_as_a_scope_allows_are_out_at_once(tmp_path: Path
         for answer in asyncio.as_completed(asked):
             assert (await answer)["state"] == "succeeded"
         assert on.count(every) == 20
+
+
+@pytest.mark.requirement("D01", "R07")
+async def test_requests_that_are_out_at_once_know_nothing_of_each_other(tmp_path: Path) -> None:
+    """The first ends while the answer of the second is still coming in, piece by piece."""
+    async with reader(tmp_path) as on:
+        on.script(Answer(json={"id": "c_1"}, gate="first"), route=READ)
+        on.script(
+            Answer(json={"id": "c_2"}, gate="second", drip="head", pace=0.001),
+            route="GET /customers/c_2",
+        )
+        asked = [
+            asyncio.create_task(
+                on.call("read_api", provider="exp", call="customer", arguments={"id": one})
+            )
+            for one in ("c_1", "c_2")
+        ]
+        async with asyncio.timeout(30):
+            await on.provider.arrived("GET /customers/", 2)
+        on.provider.release("first")
+        assert (await asked[0])["state"] == "succeeded"
+        on.provider.release("second")
+        assert (await asked[1])["state"] == "succeeded"
+        assert on.count("GET /customers/") == 2

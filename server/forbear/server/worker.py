@@ -115,7 +115,8 @@ class Worker:
         self._too_new = asyncio.Event()
         self._signature: object = None
         self._context = copy_context()
-        """What tasks run in: whoever asks for an operation ends, or is cancelled, before it."""
+        """What tasks run in copies of: whoever asks for an operation ends, or is cancelled, before
+        it. One copy for each, so that no request takes another for its own."""
         self._elsewhere: frozenset[str] = frozenset()
 
     async def run(self) -> None:
@@ -288,7 +289,7 @@ class Worker:
     async def begin(self, draft: Draft, holding: Holding) -> Accepted | NotAccepted:
         """See `Carrier`. It is carried by a task of its own, which nobody's cancellation ends."""
         begin = partial(self._store.ledger.begin, draft=draft, holding=holding)
-        begun = asyncio.create_task(self._store.write(begin), context=self._context)
+        begun = asyncio.create_task(self._store.write(begin), context=self._context.copy())
         op = draft.operation
         self._take(op.id, self._carry_new(op, begun))
         accepted, _ = await asyncio.shield(begun)
@@ -309,7 +310,7 @@ class Worker:
     # --- one operation ----------------------------------------------------------------------
 
     def _take(self, operation_id: str, carrying: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(carrying, name=operation_id, context=self._context)
+        task = asyncio.create_task(carrying, name=operation_id, context=self._context.copy())
         self._busy[operation_id] = task
         task.add_done_callback(partial(self._release, operation_id))
 
