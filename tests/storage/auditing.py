@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import hmac
 import json
 import shutil
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import sqlalchemy as sa
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from tests.storage.house import House
 
-from forbear.storage import audit, sealing, verifying
+from forbear.rules.model import AuditEvent
+from forbear.storage import audit, mark, packing, sealing, verifying
 from forbear.storage.audit import Code
+from forbear.storage.database import Database
+from forbear.storage.schema import audit_epochs
+from forbear.storage.sealing import Epoch, Log
 from forbear.storage.verifying import Head, Report
 
 SECRET = "the-canary-of-this-test"
@@ -72,20 +79,136 @@ def attacked(history: Path, attack: Attack, folder: Path | None = None) -> Path:
 
 def rechained(store: sqlite3.Connection, begin: int) -> None:
     """Compute the hashes anew from a row on: what anybody can do."""
-    found = store.execute("SELECT hash FROM events WHERE sequence = ?", (begin - 1,)).fetchone()
-    previous = found[0] if found else sealing.GENESIS
-    query = "SELECT sequence, header, sealed, operation_id FROM events WHERE sequence >= ?"
-    for sequence, header, sealed, operation_id in store.execute(query, (begin,)).fetchall():
-        told = json.loads(header)
-        if operation_id is not None:
-            told["operation"] = sealing.mark(previous, operation_id)
-        header = json.dumps(told, sort_keys=True, separators=(",", ":"))
-        whole = sealing.sealed_hash(previous, header, sealed)
-        store.execute(
-            "UPDATE events SET header = ?, previous = ?, hash = ? WHERE sequence = ?",
-            (header, previous, whole, sequence),
-        )
+    (public,) = store.execute("SELECT public_key FROM audit_logs").fetchone()
+    log = sealing.log_id(public)
+    previous = hash_at(store, begin - 1)
+    query = (
+        "SELECT sequence, header, sealed, operation_id, digest, code, minute, epoch, "
+        "(SELECT id FROM audit_operations WHERE number = operation) "
+        "FROM events WHERE sequence >= ? ORDER BY sequence"
+    )
+    for sequence, header, sealed, of, digest, *columns, named in store.execute(
+        query, (begin,)
+    ).fetchall():
+        if digest is not None:
+            code, minute, epoch = columns
+            marked = None if named is None else sealing.mark(previous, named)
+            at = minute * packing.MINUTE
+            text = sealing.header_of(log, sequence, at, audit.CODES[code], epoch, marked)
+            if header:
+                start = header[header.index(',"start"') :]
+                text = header = f"{text[:-1]}{start}"
+            whole = sealing.sealed_hash(previous, text, sealed)
+            store.execute(
+                "UPDATE events SET header = ?, digest = ? WHERE sequence = ?",
+                (header, bytes.fromhex(whole), sequence),
+            )
+        else:
+            told = json.loads(header)
+            if of is not None:
+                told["operation"] = sealing.mark(previous, of)
+            header = sealing.compact(told)
+            whole = sealing.sealed_hash(previous, header, sealed)
+            store.execute(
+                "UPDATE events SET header = ?, previous = ?, hash = ? WHERE sequence = ?",
+                (header, previous, whole, sequence),
+            )
         previous = whole
+
+
+def hash_at(store: sqlite3.Connection, sequence: int) -> str:
+    query = "SELECT digest, hash FROM events WHERE sequence = ?"
+    found = store.execute(query, (sequence,)).fetchone()
+    return audit.hash_of(*found) if found else sealing.GENESIS
+
+
+def older(house: House, until: int) -> None:
+    """Let the log be one that an older program wrote up to a row: format 2. All keys are there."""
+    assert isinstance(house.database, Database)
+    log, told = house.database.log, house.trail()
+    epochs = {one["number"]: Epoch(**one) for one in house.rows(sa.select(audit_epochs))}
+    with closing(sqlite3.connect(house.file)) as store, store:
+        guards = store.execute("SELECT name, sql FROM sqlite_master WHERE type = 'trigger'")
+        triggers = guards.fetchall()
+        for name, _ in triggers:
+            store.execute(f"DROP TRIGGER {name}")
+        hashes = [sealing.GENESIS]
+        for event in told:
+            hashes.append(
+                _rewritten(store, log, epochs, event, hashes[-1], event.sequence <= until)
+            )
+        before = sealing.GENESIS
+        (public,) = store.execute("SELECT public_key FROM audit_logs").fetchone()
+        for row in store.execute("SELECT * FROM checkpoints ORDER BY number").fetchall():
+            one = sealing.Checkpoint(*row)
+            made = log.sign(public, one.number, one.sequence, hashes[one.sequence], one.at, before)
+            before = made.digest(log.id)
+            store.execute(
+                "UPDATE checkpoints SET hash = ?, previous = ?, signature = ? WHERE number = ?",
+                (made.hash, made.previous, made.signature, made.number),
+            )
+        for _, trigger in triggers:
+            store.execute(trigger)
+    house.database.mark.set(mark.Head(len(told), hashes[-1]))
+
+
+def _rewritten(
+    store: sqlite3.Connection,
+    log: Log,
+    epochs: Mapping[int, Epoch],
+    event: AuditEvent,
+    previous: str,
+    wide: bool,
+) -> str:
+    """One row of a log that is written anew; its hash."""
+    of = event.operation_id or None
+    ((number,),) = store.execute(
+        "SELECT epoch FROM events WHERE sequence = ?", (event.sequence,)
+    ).fetchall()
+    epoch = epochs[number]
+    if not wide:
+        row = log.seal(epoch, previous, event.sequence, event.at, event.code, of, event.body)
+        store.execute(
+            "UPDATE events SET sealed = ?, digest = ? WHERE sequence = ?",
+            (row.sealed, bytes.fromhex(row.hash), event.sequence),
+        )
+        return row.hash
+    told = {
+        "at": event.at // packing.MINUTE * packing.MINUTE,
+        "code": event.code,
+        "epoch": number,
+        "format": 2,
+        "log": log.id,
+        "sequence": event.sequence,
+    }
+    if of is not None:
+        told["operation"] = sealing.mark(previous, of)
+    header = sealing.compact(told)
+    body = {"at": event.at, "operation": of, "body": event.body}
+    key = log.unwrapped(epoch.wrapped_key)
+    assert key is not None
+    sealed = wide_sealed(key, f"{header}\n{previous}", sealing.compact(body))
+    whole = sealing.sealed_hash(previous, header, sealed)
+    store.execute(
+        "UPDATE events SET operation_id = ?, header = ?, previous = ?, hash = ?, sealed = ?, "
+        "operation = NULL, code = NULL, minute = NULL, epoch = NULL, digest = NULL "
+        "WHERE sequence = ?",
+        (of, header, previous, whole, sealed, event.sequence),
+    )
+    return whole
+
+
+def wide_sealed(key: bytes, bound: str, text: str) -> bytes:
+    """As the program before sealed: with AES-GCM, and a nonce that is a keyed digest."""
+    nonce = hmac.digest(key[32:], f"{bound}\n{text}".encode(), "sha256")[:12]
+    return nonce + AESGCM(key[:32]).encrypt(nonce, text.encode(), bound.encode())
+
+
+def headers(path: Path) -> list[dict[str, Any]]:
+    """The public headers of all rows, as an export has them."""
+    with verifying.read(path) as evidence:
+        rows = [json.loads(line) for line in verifying.lines(evidence)]
+    return [json.loads(row["header"]) for row in rows if "row" in row]
 
 
 def exported(path: Path) -> Path:

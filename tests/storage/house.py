@@ -455,7 +455,7 @@ class House:
 
     def events(self, op: Operation | str) -> list[AuditEvent]:
         operation_id = op if isinstance(op, str) else op.id
-        query = audit.TOLD.where(events.c.operation_id == operation_id)
+        query = audit.TOLD.where(audit.of_operation(operation_id))
         return [
             audit.event(row, self.database.log)
             for row in self.rows(query.order_by(events.c.sequence))

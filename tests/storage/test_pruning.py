@@ -18,6 +18,7 @@ from tests.storage.auditing import (
     exported,
     note,
     notes,
+    older,
     rechained,
     rows_of,
     signed,
@@ -56,12 +57,17 @@ def pruned(house: House) -> int:
     return int(house.sql("SELECT coalesce(max(sequence), 0) FROM prunings")[0][0])
 
 
-@pytest.fixture(scope="module")
-def recorded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Path, Head]]:
-    """A log that was pruned to row 201, a copy from before that, and a head from before it."""
+@pytest.fixture(scope="module", params=[0, 220], ids=["new", "old and new"])
+def recorded(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Path, Path, Head]]:
+    """A log that was pruned to row 201, a copy from before that, and a head from before it. An
+    older program wrote it up to some row."""
     folder = tmp_path_factory.mktemp("pruned")
     house = House(folder / "home", ManualClock(), FixedRandom())
     notes(house, 250)
+    if request.param:
+        older(house, request.param)
     whole = copied(house, folder / "whole.db")
     plan = prune(house)
     assert plan.start is not None

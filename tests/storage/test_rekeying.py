@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sqlite3
 import subprocess
@@ -20,6 +19,7 @@ from tests.storage.auditing import (
     checked,
     copied,
     exported,
+    headers,
     note,
     notes,
     rows_of,
@@ -56,8 +56,7 @@ def new_epoch(house: House) -> None:
 
 
 def epochs_used(house: House) -> list[int]:
-    headers = house.sql("SELECT header FROM events ORDER BY sequence")
-    return [json.loads(header)["epoch"] for (header,) in headers]
+    return [header["epoch"] for header in headers(house.database.path)]
 
 
 def readable(house: House) -> bool:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from tests.storage.auditing import wide_sealed
 from tests.storage.house import DONE, House
 from tests.support import FixedRandom, ManualClock
 
@@ -27,7 +28,7 @@ SEALED = [column for table in metadata.sorted_tables for column in table.columns
 
 OPEN = {
     "alembic_version", "attempts", "audit_epochs", "audit_logs", "authorisations", "cases",
-    "checkpoints", "circuits", "compatibility", "credentials", "data_keys",
+    "audit_operations", "checkpoints", "circuits", "compatibility", "credentials", "data_keys",
     "ended_tasks", "events", "grants", "operations", "pauses", "processes", "prunings",
     "requests", "reservations", "scopes",
     "tallies", "task_turns", "tasks", "token_requests", "token_slots", "turns", "waits",
@@ -69,6 +70,7 @@ def test_no_column_of_json_or_bytes_is_forgotten() -> None:
     # Closed words, names of processes, times of failures; the log has a seal of its own.
     assert sorted(plain) == [
         "circuits.failures",
+        "events.digest",
         "events.sealed",
         "operations.notices",
         "processes.bindings",
@@ -138,7 +140,24 @@ def test_a_value_is_read_with_its_own_key_in_its_own_column_or_not_at_all(house:
     house.sql("UPDATE operations SET arguments = ?, take = ?", sealed, GONE)
     assert dict(house.read(op).arguments) == {"dataset": "sales"}
     # A key that was destroyed leaves nothing behind.
-    house.sql("UPDATE operations SET arguments = ?", (9).to_bytes(4) + sealed[4:])
+    assert sealed[:2] == b"\1\1"
+    house.sql("UPDATE operations SET arguments = ?", b"\1\x09" + sealed[2:])
+    assert house.read(op).arguments == {}
+
+
+def test_what_was_sealed_with_a_nonce_is_read_and_tampering_is_seen(house: House) -> None:
+    op = house.new("sales")
+    ((wrapped,),) = house.sql("SELECT wrapped_key FROM data_keys")
+    key = house.database.log.unwrapped(wrapped)
+    assert key is not None
+    wide = (1).to_bytes(4) + wide_sealed(key, "operations.arguments\n", '{"dataset":"older"}')
+    house.sql("UPDATE operations SET arguments = ?", wide)
+    assert dict(house.read(op).arguments) == {"dataset": "older"}
+    for changed in (wide[:-1] + bytes([wide[-1] ^ 1]), wide[:7], b"\1\1", b"\1\1short"):
+        house.sql("UPDATE operations SET arguments = ?", changed)
+        with pytest.raises(StoreUnavailable, match=r"operations\.arguments was changed outside"):
+            house.read(op)
+    house.sql("UPDATE operations SET arguments = ?", (9).to_bytes(4) + wide[4:])
     assert house.read(op).arguments == {}
 
 

@@ -1,14 +1,16 @@
 """The audit log: one function appends, nothing else writes; one function reads.
 
 A row is a public header, a sealed body, the hash of the row before and its own hash over all three
-(`sealing`). Stores that are older than sealing begin with plain rows; the chain goes on from them.
+(`sealing`). The store keeps of it what cannot be told from the rest: the hash before is that of the
+row before, and `header_text` makes the header from columns. Stores that are older have rows with
+all of it, or plain ones; the chain goes on from them.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from enum import StrEnum
 from typing import Any
 
@@ -17,17 +19,27 @@ from sqlalchemy import Connection, RowMapping
 
 from forbear.rules.model import AuditEvent
 from forbear.storage.dialects import parsed
-from forbear.storage.errors import LogUnreadable, StoreUnavailable
+from forbear.storage.errors import StoreUnavailable
 from forbear.storage.keyfiles import Name
-from forbear.storage.schema import audit_epochs, audit_logs, checkpoints, events
+from forbear.storage.packing import MINUTE
+from forbear.storage.schema import (
+    audit_epochs,
+    audit_logs,
+    audit_operations,
+    checkpoints,
+    events,
+)
 from forbear.storage.sealing import (
     GENESIS,
     NOT_ITS_KEY,
     Checkpoint,
     Epoch,
     Log,
+    header_of,
     mark,
     new_epoch_key,
+    sealed_hash,
+    unreadable,
 )
 from forbear.storage.statements import Statement
 
@@ -117,6 +129,19 @@ class Code(StrEnum):
     """A related operation, or a clock that was set back, made the next check due earlier."""
 
 
+CODES: tuple[Code, ...] = (
+    *(Code.ACCEPTED, Code.JOINED, Code.HELD, Code.RESERVED, Code.ANSWERED, Code.NO_ANSWER),
+    *(Code.NOT_SENT, Code.LOST, Code.TOKEN_RESERVED, Code.TOKEN_SETTLED),
+    *(Code.RECONCILIATION_REQUIRED, Code.ENDED, Code.CONTRACT_NOTED, Code.STRANDED, Code.DECIDED),
+    *(Code.WISHED, Code.RAW_SHOWN, Code.AUDIT_READ, Code.AUDIT_REFUSED, Code.LOG_PRUNED),
+    *(Code.KEYS_CHANGED, Code.ANNOUNCED, Code.DROPPED, Code.END_ASKED, Code.LATE_EVIDENCE),
+    *(Code.PAUSED, Code.RESUMED, Code.STORE_HELD, Code.STORE_ADOPTED, Code.SCOPE_RESET),
+    *(Code.CREDENTIAL_ACCEPTED, Code.CIRCUIT_OPENED, Code.CIRCUIT_CLOSED, Code.CASE_OPENED),
+    *(Code.CASE_CLOSED, Code.EMPTIED, Code.FORGOTTEN, Code.CHECK_MOVED),
+)
+"""A row has the place of its code in this list. Part of the format: what is new goes to the end."""
+NUMBER = {code: number for number, code in enumerate(CODES)}
+
 SIGNED_AT_ONCE = frozenset(
     {
         *(Code.DECIDED, Code.RECONCILIATION_REQUIRED, Code.STORE_ADOPTED),
@@ -131,12 +156,18 @@ def _newest(number: sa.Column[int]) -> sa.ColumnElement[bool]:
     return number == sa.select(sa.func.max(number)).scalar_subquery()
 
 
-_LAST = sa.select(checkpoints).where(_newest(checkpoints.c.number))
+_LAST = Statement(sa.select(checkpoints).where(_newest(checkpoints.c.number)))
+_SIGN = Statement(sa.insert(checkpoints), *(one.name for one in fields(Checkpoint)))
 _EPOCH = sa.select(audit_epochs).where(_newest(audit_epochs.c.number))
+_NAMED = sa.select(audit_operations.c.number).where(
+    audit_operations.c.id == sa.bindparam("operation_id", type_=sa.Text)
+)
 _HEAD = Statement(
     sa.select(
         events.c.sequence,
         events.c.hash,
+        sa.type_coerce(events.c.digest, sa.types.NullType()).label("digest"),
+        _NAMED.scalar_subquery().label("named"),
         checkpoints.c.sequence.label("signed"),
         checkpoints.c.at.label("signed_at"),
         *audit_epochs.c,
@@ -146,16 +177,22 @@ _HEAD = Statement(
     .outerjoin(audit_epochs, _newest(audit_epochs.c.number))
     .where(_newest(events.c.sequence))
 )
-"""The last row, how far it is signed, and the epoch in use."""
-_INSERT = Statement(
-    sa.insert(events), "sequence", "operation_id", "header", "body", "previous", "hash", "sealed"
-)
-_SIGNING_KEY = (
+"""The last row, the number of an operation in the log, how far it is signed, the epoch in use."""
+_NAME = Statement(sa.insert(audit_operations), "id")
+_NUMBER_OF = Statement(_NAMED)
+_COLUMNS = ("sequence", "operation", "code", "minute", "epoch", "sealed", "digest")
+_NOTHING = sa.literal_column("''", sa.Text)
+_BARE = sa.insert(events).values(body=_NOTHING, previous=_NOTHING, hash=_NOTHING)
+_INSERT = Statement(_BARE.values(header=_NOTHING), *_COLUMNS)
+_INSERT_TOLD = Statement(_BARE, *_COLUMNS, "header")
+"""With a header that says more than columns do."""
+_SIGNING_KEY = Statement(
     sa.select(checkpoints.c.next_key)
     .where(checkpoints.c.next_key.is_not(None))
     .order_by(checkpoints.c.number.desc())
     .limit(1)
 )
+_FIRST_KEY = Statement(sa.select(audit_logs.c.public_key))
 
 
 def log_of(connection: Connection) -> Log:
@@ -166,9 +203,8 @@ def log_of(connection: Connection) -> Log:
 
 def signing_key(connection: Connection) -> str | None:
     """The public half of the key that signs from here on; None in a store without a log."""
-    changed = connection.execute(_SIGNING_KEY).scalar()
-    first = sa.select(audit_logs.c.public_key)
-    return changed or connection.execute(first).scalar()
+    changed: str | None = _SIGNING_KEY.scalar(connection)
+    return changed or _FIRST_KEY.scalar(connection)
 
 
 def epoch(connection: Connection) -> Epoch | None:
@@ -195,26 +231,32 @@ def append(
         StoreUnavailable: the keys that are there are not those of this log.
     """
     log = log_of(connection)
-    head = _HEAD.first(connection)
-    previous = GENESIS if head is None else head.hash
-    sequence = 1 if head is None else head.sequence + 1
-    current = None
-    if head is not None and head.number is not None:
-        current = Epoch(head.number, head.wrapped_key, head.since, head.first)
+    previous, sequence, named, current, signed, signed_at = GENESIS, 1, None, None, None, None
+    head = _HEAD.first(connection, operation_id=operation_id)
+    if head is not None:
+        last, text, digest, named, signed, signed_at, number, *key = head
+        previous, sequence = hash_of(digest, text), last + 1
+        if number is not None:
+            current = Epoch(number, *key)
     if current is None or current.is_over(at, sequence):
         current = begin_epoch(connection, at)
+    if operation_id is not None and named is None:
+        _NAME.run(connection, id=operation_id)
+        named = _NUMBER_OF.scalar(connection, operation_id=operation_id)
     row = log.seal(current, previous, sequence, at, code, operation_id, body, start)
-    _INSERT.run(
-        connection,
-        sequence=sequence,
-        operation_id=operation_id,
-        header=row.header,
-        body="",
-        sealed=row.sealed,
-        previous=previous,
-        hash=row.hash,
-    )
-    signed, signed_at = (None, None) if head is None else (head.signed, head.signed_at)
+    values: dict[str, object] = {
+        "sequence": sequence,
+        "operation": named,
+        "code": NUMBER[code],
+        "minute": at // MINUTE,
+        "epoch": current.number,
+        "sealed": row.sealed,
+        "digest": bytes.fromhex(row.hash),
+    }
+    if start is None:
+        _INSERT.run(connection, **values)
+    else:
+        _INSERT_TOLD.run(connection, **values, header=row.header)
     if code in SIGNED_AT_ONCE or _is_due(signed, signed_at, sequence, at):
         _sign(connection, sequence, row.hash, at, next_key)
     return sequence
@@ -249,11 +291,11 @@ def _is_due(signed: int | None, signed_at: int | None, sequence: int, at: int) -
 
 def sign(connection: Connection, at: int, *, at_once: bool = False) -> None:
     """Sign the head, if rows have waited for it long enough or shall not wait."""
-    head = _HEAD.first(connection)
+    head = _HEAD.first(connection, operation_id=None)
     if head is None or head.sequence == head.signed:
         return
     if at_once or _is_due(head.signed, head.signed_at, head.sequence, at):
-        _sign(connection, head.sequence, head.hash, at)
+        _sign(connection, head.sequence, hash_of(head.digest, head.hash), at)
 
 
 def _sign(
@@ -271,21 +313,104 @@ def _sign(
         GENESIS if before is None else before.digest(log.id),
         next_key,
     )
-    connection.execute(sa.insert(checkpoints), asdict(made))
+    _SIGN.run(connection, **asdict(made))
 
 
 def last_checkpoint(connection: Connection) -> Checkpoint | None:
-    last = connection.execute(_LAST).mappings().first()
-    return None if last is None else Checkpoint(**last)
+    last = _LAST.first(connection)
+    return None if last is None else Checkpoint(*last)
 
 
 # --- reading --------------------------------------------------------------------------------
 
-TOLD = sa.select(events, audit_epochs.c.wrapped_key).outerjoin(
-    audit_epochs,
-    audit_epochs.c.number == parsed(events.c.header)["epoch"].as_integer(),
+_BEFORE = events.alias("before")
+_START = (
+    sa.select(checkpoints.c.hash)
+    .where(checkpoints.c.sequence == events.c.sequence - 1)
+    .limit(1)
+    .scalar_subquery()
 )
-"""Rows with the key that each is sealed with, as `event` needs them."""
+_OLDER = parsed(sa.func.nullif(events.c.header, ""))
+"""The header of a row that has all of it as a text."""
+_EPOCH_OF = sa.case((events.c.epoch.is_(None), _OLDER["epoch"].as_integer()), else_=events.c.epoch)
+
+_AT = sa.case(
+    (events.c.minute.is_(None), sa.cast(_OLDER["at"].as_string(), sa.BigInteger)),
+    else_=events.c.minute * MINUTE,
+)
+"""The minute of a row, ms."""
+OPERATION = sa.func.coalesce(events.c.operation_id, audit_operations.c.id)
+"""The operation of a row of `NAMED`, NULL if it has none."""
+NAMED = events.outerjoin(audit_operations, audit_operations.c.number == events.c.operation)
+HEADINGS = sa.select(
+    events.c.sequence,
+    _AT.label("at"),
+    sa.case((events.c.code.is_(None), _OLDER["code"].as_string())).label("word"),
+    events.c.code,
+    OPERATION.label("operation_id"),
+).select_from(NAMED)
+"""What the headers of rows say: the code in `word`, or its number in `code`."""
+TOLD = (
+    sa.select(
+        events,
+        audit_epochs.c.wrapped_key,
+        OPERATION.label("named"),
+        _BEFORE.c.digest.label("digest_before"),
+        sa.func.coalesce(_BEFORE.c.hash, _START).label("hash_before"),
+    )
+    .select_from(NAMED)
+    .outerjoin(audit_epochs, audit_epochs.c.number == _EPOCH_OF)
+    .outerjoin(_BEFORE, _BEFORE.c.sequence == events.c.sequence - 1)
+)
+"""Rows with all that `event` needs to read them."""
+
+
+def of_operation(operation_id: str) -> sa.ColumnElement[bool]:
+    """Whether a row is of this operation."""
+    number = sa.select(audit_operations.c.number).where(audit_operations.c.id == operation_id)
+    return sa.or_(
+        events.c.operation_id == operation_id, events.c.operation == number.scalar_subquery()
+    )
+
+
+def not_before(at: int) -> sa.ColumnElement[bool]:
+    """Whether a row may be of this time, ms, or a later one: a header has only the minute."""
+    return at - MINUTE < _AT
+
+
+def with_code(code: str) -> sa.ColumnElement[bool]:
+    """Whether a row has this code."""
+    older = sa.and_(events.c.code.is_(None), _OLDER["code"].as_string() == code)
+    return sa.or_(events.c.code == NUMBER.get(Code(code)), older)
+
+
+def hash_of(digest: bytes | None, text: str) -> str:
+    """The hash of a row, hex, of which the store has either."""
+    return text if digest is None else bytes(digest).hex()
+
+
+def header_text(
+    log: str,
+    row: tuple[int, int, int, int, str],
+    previous: str,
+    operation_id: str | None,
+) -> str:
+    """The header of a row, of which the store has number, code, minute, epoch, and a text if it
+    says more than those.
+
+    Raises:
+        ValueError: the text says other things, or there is no such code.
+    """
+    sequence, code, minute, epoch, text = row
+    if not 0 <= code < len(CODES):
+        raise ValueError(f"there is no code {code}")
+    marked = None if operation_id is None else mark(previous, operation_id)
+    told = header_of(log, sequence, minute * MINUTE, CODES[code], epoch, marked)
+    if not text:
+        return told
+    if not text.startswith(f"{told[:-1]},"):
+        raise ValueError("the header does not say what its columns say")
+    return text
 
 
 def event(row: RowMapping, log: Log) -> AuditEvent:
@@ -294,31 +419,42 @@ def event(row: RowMapping, log: Log) -> AuditEvent:
     Raises:
         LogUnreadable: the row was changed.
     """
-    sequence, wrapped = row["sequence"], row["wrapped_key"]
-    header = json.loads(row["header"])
+    sequence, wrapped, operation_id = row["sequence"], row["wrapped_key"], row["named"]
+    previous, header = row["previous"], row["header"]
+    if row["digest"] is not None:
+        previous = hash_of(row["digest_before"], row["hash_before"] or GENESIS)
+        columns = sequence, row["code"], row["minute"], row["epoch"], header
+        try:
+            header = header_text(log.id, columns, previous, operation_id)
+        except (ValueError, TypeError):
+            raise unreadable(sequence) from None
+    public = json.loads(header)
     if row["sealed"] is None:
-        told = {**header, "body": json.loads(row["body"])}
+        if public["operation"] != operation_id:
+            raise unreadable(sequence)
+        at, body = public["at"], json.loads(row["body"])
     else:
-        opened = log.open(sequence, row["previous"], row["header"], row["sealed"], wrapped)
-        if opened is None:
-            return _closed(row, header)
-        told = opened
-    if told["operation"] != row["operation_id"]:
-        raise _moved(sequence)
+        told = log.open(sequence, previous, header, row["sealed"], wrapped, operation_id)
+        if told is None:
+            return _closed(row, public, previous, header)
+        at, body = told
     return AuditEvent(
         sequence=sequence,
-        operation_id=told["operation"] or "",
-        at=told["at"],
-        code=header["code"],
-        body=told["body"],
+        operation_id=operation_id or "",
+        at=at,
+        code=public["code"],
+        body=body,
     )
 
 
-def _closed(row: RowMapping, header: Mapping[str, Any]) -> AuditEvent:
+def _closed(row: RowMapping, header: Mapping[str, Any], previous: str, text: str) -> AuditEvent:
     """What the header alone says of a row whose key is gone."""
-    named = row["operation_id"]
-    if header.get("operation") != (None if named is None else mark(row["previous"], named)):
-        raise _moved(row["sequence"])
+    named = row["named"]
+    changed = header.get("operation") != (None if named is None else mark(previous, named))
+    if row["digest"] is not None:  # the header was made of what is asked
+        changed = sealed_hash(previous, text, row["sealed"]) != bytes(row["digest"]).hex()
+    if changed:
+        raise unreadable(row["sequence"])
     gone = "was destroyed" if row["wrapped_key"] is None else "was lost"
     return AuditEvent(
         sequence=row["sequence"],
@@ -327,7 +463,3 @@ def _closed(row: RowMapping, header: Mapping[str, Any]) -> AuditEvent:
         code=header["code"],
         unreadable=f"the key of epoch {header['epoch']} {gone}",
     )
-
-
-def _moved(sequence: int) -> LogUnreadable:
-    return LogUnreadable(f"row {sequence} of the audit log is of another operation")

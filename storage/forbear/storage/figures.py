@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import sqlalchemy as sa
 
 from forbear.rules.model import FINAL, Certainty, State, Trigger
 from forbear.rules.quality import Sent
-from forbear.storage import tallies
+from forbear.storage import audit, tallies
 from forbear.storage.readers import Readers
 from forbear.storage.schema import LIVE, attempts, cases, events, operations, waits
 from forbear.storage.tallies import Count
@@ -109,9 +107,9 @@ class Figures(Readers):
         self, *, operation_id: str | None = None, before: int | None = None, limit: int = 50
     ) -> list[Heading]:
         """Audit events, newest first, without their bodies."""
-        query = sa.select(events.c.sequence, events.c.operation_id, events.c.header)
+        query = audit.HEADINGS
         if operation_id is not None:
-            query = query.where(events.c.operation_id == operation_id)
+            query = query.where(audit.of_operation(operation_id))
         if before is not None:
             query = query.where(events.c.sequence < before)
         found = await self._rows(query.order_by(events.c.sequence.desc()).limit(limit))
@@ -257,5 +255,7 @@ class Figures(Readers):
 
 
 def _heading(row: sa.RowMapping) -> Heading:
-    header: dict[str, Any] = json.loads(row["header"])
-    return Heading(row["sequence"], header["at"], header["code"], row["operation_id"])
+    word: str = row["word"] or ""
+    number: int | None = row["code"]
+    code = word if number is None else str(audit.CODES[number])
+    return Heading(row["sequence"], row["at"], code, row["operation_id"])

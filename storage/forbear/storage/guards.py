@@ -18,16 +18,24 @@ _EMPTIED = "(SELECT emptied_at FROM operations WHERE id = OLD.operation_id) IS N
 
 
 def _guards(spelled: Spelling) -> tuple[str, ...]:
-    told = "told.header"
+    told = "nullif(told.header, '')"
     guards = (
         *(
             (f"{table}_no_{verb.lower()}", verb, table, "", _APPENDED)
             for table, verb in (
                 *((one, "UPDATE") for one in ("events", "checkpoints", "audit_logs", "prunings")),
+                ("audit_operations", "UPDATE"),
                 *((one, "DELETE") for one in ("audit_logs", "prunings")),
             )
         ),
         ("events_no_delete", "DELETE", "events", f"OLD.sequence > {_PRUNED}", _APPENDED),
+        (
+            "audit_operations_no_delete",
+            "DELETE",
+            "audit_operations",
+            "EXISTS (SELECT 1 FROM events WHERE operation = OLD.number)",
+            _APPENDED,
+        ),
         # The checkpoint that the rest begins at stays, and so do those that say whose signature
         # counts.
         (

@@ -268,7 +268,7 @@ class Ledger:
             audit.append(connection, op.id, now.wall, audit.Code.CONTRACT_NOTED, body)
         changes |= reserving.counted(op, admitted.step, now.wall)
         event = Event.ADMITTED if admitted.step is Step.SEND else Event.NOTED
-        attempt_id = f"att_{self._random.token(20)}"
+        attempt_id = f"att_{op.id.removeprefix('op_')}_{op.fence + 1}"
         if not authority.consume(connection, op, attempt_id, now.wall):
             stopped = stop(Reason.CONTRACT_CHANGED, why="what was decided is over or about another")
             self._apply(connection, op, stopped, audit.Code.ENDED, now.wall, holding)

@@ -27,6 +27,9 @@ SINCE = "0010"
 _SIZE = 256
 """Bytes of a mark, fixed, inside one sector: a power loss leaves the old one or the new one."""
 
+_HASH = "CASE WHEN digest IS NULL THEN hash ELSE lower(hex(digest)) END"
+"""The hash of a row of the log."""
+
 _MACHINE_ID = Path("/etc/machine-id")
 _CONTAINER = (Path("/.dockerenv"), Path("/run/.containerenv"))
 
@@ -110,14 +113,14 @@ class Mark:
     @staticmethod
     def head(connection: Connection) -> Head:
         """How far the store has come."""
-        query = "SELECT sequence, hash FROM events ORDER BY sequence DESC LIMIT 1"
+        query = f"SELECT sequence, {_HASH} FROM events ORDER BY sequence DESC LIMIT 1"
         row = _driver(connection).execute(query).fetchone()
         return Head() if row is None else Head(*row)
 
     @staticmethod
     def _behind(connection: Connection, marked: Head) -> str | None:
         query = (
-            "SELECT (SELECT hash FROM events WHERE sequence = ?), "
+            f"SELECT (SELECT {_HASH} FROM events WHERE sequence = ?), "
             "(SELECT min(sequence) FROM events), (SELECT max(sequence) FROM events)"
         )
         found, first, last = _driver(connection).execute(query, (marked.sequence,)).fetchone()

@@ -16,18 +16,19 @@ from sqlalchemy import Connection
 
 from forbear.rules import sameness
 from forbear.storage import audit, rows
-from forbear.storage.dialects import overwrite_what_is_deleted, parsed
+from forbear.storage.dialects import overwrite_what_is_deleted
 from forbear.storage.schema import (
     LIVE,
     attempts,
     audit_epochs,
+    audit_operations,
     cases,
     checkpoints,
     events,
     operations,
     prunings,
 )
-from forbear.storage.sealing import MINUTE, Checkpoint
+from forbear.storage.sealing import Checkpoint
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,11 +74,7 @@ def plan(
     connection: Connection, before: int, now: int, windows: Windows, last: int | None = None
 ) -> Plan:
     """What can be deleted of what is older than `before`; nothing after the row `last`."""
-    header = parsed(events.c.header)
-    # A header has only the minute.
-    young = sa.select(sa.func.min(events.c.sequence)).where(
-        sa.cast(header["at"].as_string(), sa.BigInteger) > before - MINUTE
-    )
+    young = sa.select(sa.func.min(events.c.sequence)).where(audit.not_before(before))
     end = connection.execute(young).scalar()
     if end is None:
         end = 1 + (connection.execute(sa.select(sa.func.max(events.c.sequence))).scalar() or 0)
@@ -126,7 +123,7 @@ def _held(connection: Connection, end: int, now: int, windows: Windows) -> Held 
     first = sa.func.min(events.c.sequence).label("first")
     query = (
         sa.select(operations, first, _OUT.label("out"), _ASKED.label("asked"))
-        .join(events, events.c.operation_id == operations.c.id)
+        .select_from(audit.NAMED.join(operations, operations.c.id == audit.OPERATION))
         .where(events.c.sequence < end, sa.or_(sa.text(LIVE), young, _OUT, _ASKED))
         .group_by(operations.c.number)
         .order_by(first)
@@ -190,6 +187,8 @@ def prune(
     connection.execute(sa.insert(prunings), pruned)
     overwrite_what_is_deleted(connection)
     connection.execute(sa.delete(events).where(events.c.sequence <= end))
+    named = sa.exists().where(events.c.operation == audit_operations.c.number)
+    connection.execute(sa.delete(audit_operations).where(~named))
     # Those that name a key stay: they are how a reader knows whose signature counts.
     gone = sa.and_(checkpoints.c.sequence < end, checkpoints.c.next_key.is_(None))
     connection.execute(sa.delete(checkpoints).where(gone))

@@ -16,7 +16,7 @@ from forbear.rules.paging import Progress
 from forbear.rules.ports import Outbound
 from forbear.storage import audit, retention, rows
 from forbear.storage.brakes import COPY
-from forbear.storage.dialects import members, parsed
+from forbear.storage.dialects import members
 from forbear.storage.intents import outbound
 from forbear.storage.readers import Readers
 from forbear.storage.retention import Term
@@ -36,7 +36,7 @@ from forbear.storage.schema import (
     tasks,
     waits,
 )
-from forbear.storage.sealing import MINUTE, Log
+from forbear.storage.sealing import Log
 from forbear.storage.statements import Statement
 
 _ACTIVE = sa.literal_column(f"({LIVE})", sa.Boolean)
@@ -332,7 +332,7 @@ class Queries(Readers):
         return [rows.case(row) for row in await self._rows(query.limit(10))]
 
     async def events_of(self, operation_id: str) -> list[AuditEvent]:
-        query = audit.TOLD.where(events.c.operation_id == operation_id)
+        query = audit.TOLD.where(audit.of_operation(operation_id))
         return self._told(await self._rows(query.order_by(events.c.sequence)))
 
     async def trail(
@@ -344,15 +344,13 @@ class Queries(Readers):
         limit: int = 100,
     ) -> list[AuditEvent]:
         """The newest events of the whole log that are asked for, in their order."""
-        header = parsed(events.c.header)
         query = audit.TOLD
         if operation_id is not None:
-            query = query.where(events.c.operation_id == operation_id)
+            query = query.where(audit.of_operation(operation_id))
         if code is not None:
-            query = query.where(header["code"].as_string() == code)
+            query = query.where(audit.with_code(code))
         if since is not None:
-            # A header has only the minute.
-            query = query.where(sa.cast(header["at"].as_string(), sa.BigInteger) > since - MINUTE)
+            query = query.where(audit.not_before(since))
         found = await self._rows(query.order_by(events.c.sequence.desc()).limit(limit))
         told = self._told(reversed(found))
         return [one for one in told if since is None or one.at >= since]

@@ -35,7 +35,7 @@ from forbear.storage.vault import (
     SealedWord,
 )
 
-GENERATION = "0010"
+GENERATION = "0011"
 """The schema this program reads and writes: the newest migration."""
 
 metadata = sa.MetaData(
@@ -193,16 +193,8 @@ operations = sa.Table(
     ),
 )
 
-partial(
-    "ix_operations_due",
-    operations.c.next_at,
-    where=LIVE,
-)
-partial(
-    "ix_operations_written",
-    operations.c.updated_at,
-    where=LIVE,
-)
+partial("ix_operations_due", operations.c.next_at, where=LIVE)
+partial("ix_operations_written", operations.c.updated_at, where=LIVE)
 partial(
     "ix_operations_kept",
     operations.c.provider,
@@ -419,16 +411,36 @@ events = sa.Table(
     metadata,
     sa.Column("sequence", NUMBER, primary_key=True, autoincrement=True),
     sa.Column("operation_id", sa.Text),
-    sa.Column("header", sa.Text, nullable=False),
-    sa.Column("body", sa.Text, nullable=False),
-    sa.Column("previous", sa.Text, nullable=False),
-    sa.Column("hash", sa.Text, nullable=False),
+    *(sa.Column(name, sa.Text, nullable=False) for name in ("header", "body", "previous", "hash")),
     sa.Column("sealed", sa.LargeBinary),
-    sa.Index("ix_events_operation", "operation_id", "sequence"),
+    sa.Column("operation", NUMBER),
+    *(sa.Column(name, sa.Integer) for name in ("code", "minute", "epoch")),
+    sa.Column("digest", sa.LargeBinary),
     sqlite_autoincrement=True,
 )
-"""The audit log: only ever appended to (triggers refuse anything else). A row has a `body`, or an
-empty one and nonce and ciphertext in `sealed`."""
+"""The audit log: only ever appended to (triggers refuse anything else).
+
+A row has what is sealed, its hash in `digest`, and columns that its header is made of
+(`audit.header_text`): the number of its operation, of its code (`audit.CODES`), of its minute since
+the epoch, of its key. Its texts are empty, but for a header that says more. A row of an older
+program has the texts instead, and nonce and ciphertext in `sealed`, or a plain `body`.
+"""
+partial(
+    "ix_events_operation",
+    events.c.operation_id,
+    events.c.sequence,
+    where=events.c.operation_id.is_not(None),
+)
+partial("ix_events_of", events.c.operation, where=events.c.operation.is_not(None))
+
+audit_operations = sa.Table(
+    "audit_operations",
+    metadata,
+    sa.Column("number", NUMBER, primary_key=True, autoincrement=True),
+    sa.Column("id", sa.Text, nullable=False, unique=True),
+    sqlite_autoincrement=True,
+)
+"""The operations that rows of the log name by a number. They outlive what retention takes."""
 
 audit_logs = sa.Table(
     "audit_logs",

@@ -1,10 +1,12 @@
 """How a row of the audit log is sealed, chained and signed, and what of that needs a key.
 
     header      public: format, log, sequence, epoch, code, the minute, a mark of the operation
-    sealed      nonce and AES-256-GCM ciphertext of the body, under the key of the epoch;
+    sealed      the body (`packing`) under AES-SIV (RFC 5297) and the key of the epoch;
                 additional data: header and the hash of the row before
-    hash        SHA-256 over the hash before, header, nonce and ciphertext: no key is needed
+    hash        SHA-256 over the hash before, header and what is sealed: no key is needed
     checkpoint  Ed25519 signature over a row's sequence and hash and over the checkpoint before
+
+Older rows have format 2: nonce and AES-256-GCM ciphertext of a JSON text.
 
 Sealing and signing have keys of their own. A log is named by the fingerprint of its public key, so
 a log that was made anew under another key has another name.
@@ -13,15 +15,16 @@ a log that was made anew under another key has another name.
 from __future__ import annotations
 
 import hashlib
-import hmac
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from cryptography.exceptions import InvalidSignature, InvalidTag
+from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
-from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM, AESSIV
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from cryptography.hazmat.primitives.keywrap import (
     InvalidUnwrap,
     aes_key_unwrap,
@@ -30,12 +33,14 @@ from cryptography.hazmat.primitives.keywrap import (
 
 from forbear.storage.errors import LogUnreadable, StoreUnavailable
 from forbear.storage.keyfiles import SIZE, Name, Places
+from forbear.storage.packing import MINUTE, packed, unpacked
 
-FORMAT = 2
+FORMAT = 3
+WIDE = 2
+"""The format of rows that were sealed before bodies were packed."""
 PLAIN = 1
 """The format of rows that were written before bodies were sealed."""
 GENESIS = "0" * 64
-MINUTE = 60_000
 NONCE = 12
 NOT_ITS_KEY = (
     "{} is not the key of this audit log: restore the one that was backed up with the store"
@@ -64,6 +69,26 @@ def sealed_hash(previous: str, header: str, sealed: bytes) -> str:
     head = header.encode()
     whole = b"".join((b"row 2\0", previous.encode(), len(head).to_bytes(4), head, sealed))
     return hashlib.sha256(whole).hexdigest()
+
+
+def header_of(
+    log: str,
+    sequence: int,
+    minute: int,
+    code: str,
+    epoch: int,
+    marked: str | None,
+    start: Checkpoint | None = None,
+) -> str:
+    """The public header of a row. `minute` in ms; `marked` is the `mark` of its operation; `start`
+    is where the log begins from now on."""
+    of = "" if marked is None else f'"operation":"{marked}",'
+    named = "" if start is None else f'{{"hash":"{start.hash}","sequence":{start.sequence}}}'
+    begins = "" if start is None else f',"start":{named}'
+    return (
+        f'{{"at":{minute},"code":"{code}","epoch":{epoch},"format":{FORMAT},"log":"{log}",'
+        f'{of}"sequence":{sequence}{begins}}}'
+    )
 
 
 def mark(previous: str, operation_id: str) -> str:
@@ -170,26 +195,39 @@ def new_epoch_key() -> bytes:
 
 
 class EpochKey:
-    """The key of one epoch: half of it seals, half of it makes nonces."""
+    """A key of a store.
+
+    It needs no counter that a rolled back store would have lost: the same ciphertext comes again
+    only where the very same is sealed again.
+    """
 
     def __init__(self, key: bytes) -> None:
-        self._cipher = AESGCM(key[:SIZE])
-        self._nonces = key[SIZE:]
+        kdf = HKDF(hashes.SHA256(), length=2 * SIZE, salt=None, info=b"forbear siv")
+        self._siv = AESSIV(kdf.derive(key))
+        self._wide = AESGCM(key[:SIZE])
 
-    def seal(self, previous: str, header: str, text: bytes) -> bytes:
-        """Nonce and ciphertext.
+    def seal(self, bound: bytes, text: bytes) -> bytes:
+        """The ciphertext, 16 bytes longer than what is sealed."""
+        return self._siv.encrypt(text, [bound])
 
-        The nonce is a keyed digest of all that is sealed and bound: it comes again only where the
-        very same row is sealed again, even in a store that was rolled back.
-        """
-        bound = f"{header}\n{previous}".encode()
-        nonce = hmac.digest(self._nonces, bound + b"\n" + text, "sha256")[:NONCE]
-        return nonce + self._cipher.encrypt(nonce, text, bound)
+    def open(self, bound: bytes, sealed: bytes) -> bytes:
+        """Raises InvalidTag: not sealed with this key and what is bound. ValueError: too short."""
+        return self._siv.decrypt(sealed, [bound])
 
-    def open(self, previous: str, header: str, sealed: bytes) -> bytes:
-        """Raises InvalidTag: not sealed with this key, for this place in this log."""
-        bound = f"{header}\n{previous}".encode()
-        return self._cipher.decrypt(sealed[:NONCE], sealed[NONCE:], bound)
+    def open_wide(self, bound: bytes, sealed: bytes) -> bytes:
+        """As `open`, of what an older program sealed: nonce and AES-256-GCM ciphertext."""
+        return self._wide.decrypt(sealed[:NONCE], sealed[NONCE:], bound)
+
+
+def _bound(previous: str, header: str) -> bytes:
+    return f"{header}\n{previous}".encode()
+
+
+def unreadable(sequence: int) -> LogUnreadable:
+    return LogUnreadable(
+        f"row {sequence} of the audit log cannot be opened; `forbear audit verify` says whether it "
+        "was changed"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,24 +303,22 @@ class Log:
         key = self._key(epoch.wrapped_key)
         if key is None:
             raise StoreUnavailable(NOT_ITS_KEY.format(self.places.where(Name.SEALING)))
-        marked = "" if operation_id is None else f'"operation":"{mark(previous, operation_id)}",'
-        named = (
-            ""
-            if start is None
-            else f',"start":{compact({"sequence": start.sequence, "hash": start.hash})}'
-        )
-        header = (
-            f'{{"at":{at // MINUTE * MINUTE},"code":"{code}","epoch":{epoch.number},'
-            f'"format":{FORMAT},"log":"{self.id}",{marked}"sequence":{sequence}{named}}}'
-        )
-        text = compact({"at": at, "operation": operation_id, "body": body}).encode()
-        sealed = key.seal(previous, header, text)
+        marked = None if operation_id is None else mark(previous, operation_id)
+        minute = at // MINUTE * MINUTE
+        header = header_of(self.id, sequence, minute, code, epoch.number, marked, start)
+        sealed = key.seal(_bound(previous, header), packed(at, operation_id, body))
         return Sealed(header, sealed, sealed_hash(previous, header, sealed))
 
     def open(
-        self, sequence: int, previous: str, header: str, sealed: bytes, wrapped: str | None
-    ) -> dict[str, Any] | None:
-        """What was sealed: `at`, `operation` and `body`; None if the key of its epoch is gone.
+        self,
+        sequence: int,
+        previous: str,
+        header: str,
+        sealed: bytes,
+        wrapped: str | None,
+        operation_id: str | None,
+    ) -> tuple[int, dict[str, Any]] | None:
+        """The exact time, ms, and the body of a row; None if the key of its epoch is gone.
 
         `wrapped` is that key as it lies in the store, None if it was destroyed.
 
@@ -290,15 +326,19 @@ class Log:
             LogUnreadable: the row was changed.
         """
         try:
-            if not isinstance(json.loads(header)["epoch"], int):
-                raise ValueError
+            told = json.loads(header)
             key = None if wrapped is None else self._key(wrapped)
-            return None if key is None else dict(json.loads(key.open(previous, header, sealed)))
+            if key is None:
+                return None
+            if told["format"] == WIDE:
+                opened = json.loads(key.open_wide(_bound(previous, header), sealed))
+                if opened["operation"] != operation_id:
+                    raise ValueError
+                return opened["at"], opened["body"]
+            whole = key.open(_bound(previous, header), sealed)
+            return unpacked(told["at"], operation_id, whole)
         except (InvalidTag, ValueError, KeyError, TypeError) as error:
-            raise LogUnreadable(
-                f"row {sequence} of the audit log cannot be opened; `forbear audit verify` says "
-                "whether it was changed"
-            ) from error
+            raise unreadable(sequence) from error
 
     # --- signing
 

@@ -32,7 +32,7 @@ from forbear.rules.requests import link
 from forbear.rules.verdicts import Verdict
 from forbear.storage import audit, queueing, rows
 from forbear.storage.errors import LostUpdate
-from forbear.storage.schema import attempts, cases, operations
+from forbear.storage.schema import BUDGETS, attempts, cases, operations
 from forbear.storage.statements import Statement
 
 
@@ -163,7 +163,7 @@ def apply(
         _close_case(connection, op.id, now, f"the operation is {state}", beside=kept)
     if verdict.notice is not None:
         told["notice"] = str(verdict.notice)
-    told["set"] = rows.columns(_recorded(op, after, changes))
+    told["set"] = _recorded(op, after, changes)
     audit.append(connection, op.id, now, code, told)
     asks = verdict.reason is Reason.UNCLEAR_WRITE and op.certainty is not Certainty.MAYBE_APPLIED
     looks = state is State.UNCLEAR and after.step is Step.LOOKUP and op.state is State.SENDING
@@ -246,17 +246,21 @@ def _guarded_update(names: tuple[str, ...]) -> Statement:
     return Statement(updated.returning(*(operations.c[name] for name in names)), *names)
 
 
-_UNRECORDED = frozenset({"arguments", "purpose", "label", "number", "lease_boot", "emptied_at"})
-"""Not needed to rebuild state and budgets, or too private for a plain row."""
+_UNRECORDED = frozenset(
+    {
+        *("arguments", "purpose", "label", "number", "emptied_at", "revision", "updated_at"),
+        *("lease_owner", "lease_boot", "lease_until"),
+    }
+)
+"""Not needed to rebuild state and budgets, said by the event itself, or for a shorter time."""
+
+
+_RECORDED = tuple(name for name in Operation.__slots__ if name not in _UNRECORDED)
 
 
 def recorded(op: Operation) -> dict[str, object]:
     """The fields of a new operation that its first event keeps."""
-    return {
-        name: getattr(op, name)
-        for name in Operation.__slots__
-        if name not in _UNRECORDED and getattr(op, name) is not None
-    }
+    return {name: getattr(op, name) for name in _RECORDED if getattr(op, name) is not None}
 
 
 def _recorded(before: Operation, after: Operation, names: Collection[str]) -> dict[str, object]:
@@ -268,7 +272,11 @@ def _recorded(before: Operation, after: Operation, names: Collection[str]) -> di
     }
     if after.result is not None and "result" in changed:
         changed["result"] = description(after.result)
-    return changed
+    told = rows.columns(changed)
+    for name in BUDGETS:
+        if name in changed and getattr(before, name).max == getattr(after, name).max:
+            del told[f"{name}_max"]
+    return told
 
 
 _DESCRIPTION = ("name", "content_type", "bytes", "sha256", "partial", "pages", "truncated")

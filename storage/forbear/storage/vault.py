@@ -5,8 +5,9 @@ of the store; what an operation *is* (ids, key, reference, provider's id, state,
 is not, and can be searched. A sealed value can neither be read nor made without the data key, and a
 value of one column does not open in another. It says nothing about which row it is of.
 
-A sealed value is the number of its data key (4 bytes), then nonce and AES-256-GCM ciphertext. The
-empty value stands for nothing, or for what retention has taken away.
+A sealed value is a byte that tells the size of a number, the number of its data key, and AES-SIV
+ciphertext. What older programs sealed begins with a zero: number (4 bytes), nonce, AES-256-GCM
+ciphertext. The empty value stands for nothing, or for what retention has taken away.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from forbear.storage.sealing import EpochKey
 GONE = b""
 """What a sealed column holds where there is nothing, or nothing any more."""
 
-_NUMBER = 4
+_WIDE = 4
 
 
 class Vault:
@@ -40,11 +41,16 @@ class Vault:
 
     def __init__(self, fetch: Callable[[], Mapping[int, EpochKey]]) -> None:
         self._fetch = fetch
-        self._keys = dict(fetch())
+        self._use(fetch())
+
+    def _use(self, keys: Mapping[int, EpochKey]) -> None:
+        self._keys = dict(keys)
         self._current = max(self._keys)
+        size = (self._current.bit_length() + 7) // 8
+        self._begins = size.to_bytes() + self._current.to_bytes(size)
 
     def seal(self, column: str, value: bytes) -> bytes:
-        return self._current.to_bytes(_NUMBER) + self._keys[self._current].seal("", column, value)
+        return self._begins + self._keys[self._current].seal(column.encode(), value)
 
     def open(self, column: str, sealed: bytes) -> bytes | None:
         """The value, or None where its data key was destroyed.
@@ -52,12 +58,17 @@ class Vault:
         Raises:
             StoreUnavailable: it was not sealed for this column of this store.
         """
-        number = int.from_bytes(sealed[:_NUMBER])
+        # A number in four bytes begins with a zero.
+        wide = sealed[0] == 0
+        begin, end = (0, _WIDE) if wide else (1, 1 + sealed[0])
+        number = int.from_bytes(sealed[begin:end])
         key = self._keys.get(number) or self._sought(number)
         if key is None:
             return None
         try:
-            return key.open("", column, sealed[_NUMBER:])
+            if wide:
+                return key.open_wide(f"{column}\n".encode(), sealed[end:])
+            return key.open(column.encode(), sealed[end:])
         except (InvalidTag, ValueError):
             raise StoreUnavailable(
                 f"a value of {column} was changed outside Forbear: restore the store from a backup"
@@ -65,8 +76,7 @@ class Vault:
 
     def _sought(self, number: int) -> EpochKey | None:
         if number > self._current:
-            self._keys = dict(self._fetch())
-            self._current = max(self._keys)
+            self._use(self._fetch())
         return self._keys.get(number)
 
 

@@ -12,19 +12,20 @@ import json
 import sqlite3
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Generator, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
-from forbear.storage.audit import SIGNED_AT_ONCE, SIGNED_EVERY, Code
+from forbear.storage.audit import SIGNED_AT_ONCE, SIGNED_EVERY, Code, hash_of, header_text
 from forbear.storage.errors import StoreUnavailable
 from forbear.storage.sealing import (
     FORMAT,
     GENESIS,
     PLAIN,
+    WIDE,
     Checkpoint,
     log_id,
     mark,
@@ -42,7 +43,7 @@ _STEP = 10_000
 
 
 class Row(NamedTuple):
-    """A row as it lies in the file."""
+    """A row with all that it says, wherever it is from."""
 
     sequence: int
     header: str
@@ -173,6 +174,7 @@ class _Chain:
         self._tells_operations = evidence.tells_operations
         self._start: Checkpoint | None = None
         self._named = False
+        self._format = WIDE
         self._keys = 1
         self._rows = False
         self._plain = 0
@@ -240,8 +242,11 @@ class _Chain:
             if header["format"] != PLAIN or self._sealed:
                 raise _Break(number, "is not sealed, and rows before it are")
         else:
-            if (header["format"], header["log"], header["sequence"]) != (FORMAT, self._log, number):
+            if (header["log"], header["sequence"]) != (self._log, number):
                 raise _Break(number, "was written for another place or another log")
+            if header["format"] not in (FORMAT, self._format):
+                raise _Break(number, "has another format than the rows around it")
+            self._format = header["format"]
             if row.body:
                 raise _Break(number, "has a plain body beside its sealed one")
             told = None if told is None else mark(row.previous, told)
@@ -368,12 +373,11 @@ def _stored(connection: sqlite3.Connection, path: Path) -> Evidence:
         )
         checkpoints = (Checkpoint(*one) for one in listed)
     sealed = "sealed" if "sealed" in columns else "NULL"
-    rows = connection.execute(
-        f"SELECT sequence, header, body, {sealed}, previous, hash, operation_id FROM events "
-        "ORDER BY sequence"
-    )
+    narrow = _NARROW if "digest" in columns else "NULL, NULL, NULL, NULL, NULL"
+    rows = connection.execute(f"SELECT {_WIDE}, {sealed}, {narrow} FROM events ORDER BY sequence")
     count = connection.execute("SELECT count(*) FROM events").fetchone()[0]
-    return Evidence(public, count, True, _merged(map(Row._make, rows), checkpoints))
+    log = "log_unsigned" if public is None else log_id(public)
+    return Evidence(public, count, True, _merged(log, map(_Stored._make, rows), checkpoints))
 
 
 def _served(found: Look) -> Evidence:
@@ -381,19 +385,62 @@ def _served(found: Look) -> Evidence:
     public = _public(from_keys[0][0], found.place) if from_keys else None
     columns = "number, sequence, hash, at, previous, signature, next_key"
     checkpoints = (Checkpoint(*one) for one in found.pages(columns, "checkpoints", "number"))
-    columns = "sequence, header, body, sealed, previous, hash, operation_id"
-    rows = map(Row._make, found.pages(columns, "events", "sequence"))
+    columns = f"{_WIDE}, sealed, {_NARROW}"
+    rows = map(_Stored._make, found.pages(columns, "events", "sequence"))
     [(count,)] = found.rows("SELECT count(*) FROM events")
-    return Evidence(public, count, True, _merged(rows, checkpoints))
+    log = "log_unsigned" if public is None else log_id(public)
+    return Evidence(public, count, True, _merged(log, rows, checkpoints))
 
 
-def _merged(rows: Iterator[Row], checkpoints: Iterator[Checkpoint]) -> Iterator[Item]:
+_WIDE = "sequence, header, body, previous, hash, operation_id"
+_NARROW = (
+    "digest, code, minute, epoch, "
+    "(SELECT id FROM audit_operations WHERE number = events.operation) AS named"
+)
+
+
+class _Stored(NamedTuple):
+    """A row as it lies in a store."""
+
+    sequence: int
+    header: str
+    body: str
+    previous: str
+    hash: str
+    operation_id: str | None
+    sealed: bytes | None
+    digest: bytes | None
+    code: int
+    minute: int
+    epoch: int
+    named: str | None
+
+    def whole(self, log: str, previous: str) -> Row:
+        """All that it says, where `previous` is the hash of the row before; without a header where
+        it was changed so that it says nothing."""
+        if self.digest is None:
+            wide = self.sealed, self.previous, self.hash, self.operation_id
+            return Row(self.sequence, self.header, self.body, *wide)
+        header = own = ""
+        with suppress(TypeError, AttributeError, ValueError):
+            own = hash_of(self.digest, "")
+            if not (self.previous or self.hash or self.operation_id):
+                columns = self.sequence, self.code, self.minute, self.epoch, self.header
+                header = header_text(log, columns, previous, self.named)
+        return Row(self.sequence, header, self.body, self.sealed, previous, own, self.named)
+
+
+def _merged(log: str, rows: Iterator[_Stored], checkpoints: Iterator[Checkpoint]) -> Iterator[Item]:
     pending = next(checkpoints, None)
-    for row in rows:
-        while pending is not None and pending.sequence < row.sequence:
+    head = GENESIS
+    for stored in rows:
+        while pending is not None and pending.sequence < stored.sequence:
             yield pending
+            head = pending.hash
             pending = next(checkpoints, None)
+        row = stored.whole(log, head)
         yield row
+        head = row.hash
         while pending is not None and pending.sequence == row.sequence:
             yield pending
             pending = next(checkpoints, None)
