@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from tests.storage.house import House
 
 from forbear.rules.model import AuditEvent
-from forbear.storage import audit, mark, packing, sealing, verifying
+from forbear.storage import audit, mark, migrations, packing, sealing, verifying
 from forbear.storage.audit import Code
 from forbear.storage.database import Database
 from forbear.storage.schema import audit_epochs
@@ -120,6 +120,26 @@ def hash_at(store: sqlite3.Connection, sequence: int) -> str:
     query = "SELECT digest, hash FROM events WHERE sequence = ?"
     found = store.execute(query, (sequence,)).fetchone()
     return audit.hash_of(*found) if found else sealing.GENESIS
+
+
+def plain_store(home: Path, generation: str) -> Path:
+    """The home of a store of an older generation, with three plain rows."""
+    home.mkdir()
+    engine = sa.create_engine(f"sqlite:///{home / 'forbear.db'}", isolation_level="AUTOCOMMIT")
+    with engine.connect() as connection:
+        migrations.upgrade(connection, None, generation)
+        previous = sealing.GENESIS
+        for number in range(3):
+            told = {"at": 1_000 + number, "code": "paused", "format": 1, "operation": None}
+            header, body = sealing.compact(told), json.dumps({"target": f"provider-{number}"})
+            whole = sealing.plain_hash(previous, header, body)
+            connection.exec_driver_sql(
+                "INSERT INTO events (header, body, previous, hash) VALUES (?, ?, ?, ?)",
+                (header, body, previous, whole),
+            )
+            previous = whole
+    engine.dispose()
+    return home
 
 
 def older(house: House, until: int) -> None:

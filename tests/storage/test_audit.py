@@ -33,6 +33,7 @@ from tests.storage.auditing import (
     note,
     notes,
     older,
+    plain_store,
     rechained,
     rows_of,
     signed,
@@ -41,7 +42,7 @@ from tests.storage.house import LOST, House
 from tests.support import FixedRandom, ManualClock
 
 from forbear.rules.model import Option
-from forbear.storage import audit, migrations, packing, sealing, verifying
+from forbear.storage import audit, packing, sealing, verifying
 from forbear.storage.audit import Code
 from forbear.storage.database import Database
 from forbear.storage.errors import LogUnreadable, StoreUnavailable
@@ -603,24 +604,7 @@ def test_a_missing_key_of_a_log_is_said_with_its_fix_and_none_is_made(
 @pytest.fixture
 def plain(tmp_path: Path) -> Path:
     """A store of the generation before sealing, with three plain rows."""
-    home = tmp_path / "old"
-    home.mkdir()
-    engine = sa.create_engine(f"sqlite:///{home / 'forbear.db'}", isolation_level="AUTOCOMMIT")
-    with engine.connect() as connection:
-        migrations.upgrade(connection, None, "0004")
-        previous = sealing.GENESIS
-        for number in range(3):
-            told = {"at": 1_000 + number, "code": "paused", "format": 1, "operation": None}
-            header = json.dumps(told, sort_keys=True, separators=(",", ":"))
-            body = json.dumps({"target": f"provider-{number}"})
-            whole = sealing.plain_hash(previous, header, body)
-            connection.exec_driver_sql(
-                "INSERT INTO events (header, body, previous, hash) VALUES (?, ?, ?, ?)",
-                (header, body, previous, whole),
-            )
-            previous = whole
-    engine.dispose()
-    return home
+    return plain_store(tmp_path / "old", "0004")
 
 
 @pytest.mark.requirement("A05", "D08")

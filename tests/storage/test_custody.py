@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import TypeVar
 
 import pytest
+from tests.storage.auditing import plain_store
 from tests.storage.house import House
 from tests.storage.plans import plans
 from tests.support import FixedRandom, ManualClock
 
-from forbear.storage import mark, migrations, schema
+from forbear.storage import keyfiles, mark
 from forbear.storage.audit import Code
 from forbear.storage.brakes import COPY
 from forbear.storage.database import Database
@@ -249,14 +250,10 @@ async def test_a_process_writes_nothing_into_a_file_that_takes_the_place_of_its_
 
 
 async def test_a_home_of_a_program_without_marks_gets_its_first_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    home, upgrade = tmp_path / "home", migrations.upgrade
-    with monkeypatch.context() as older:
-        older.setattr(schema, "GENERATION", "0009")
-        older.setattr(migrations, "upgrade", lambda c, g: upgrade(c, g, "0009"))
-        await on(home, act)
-    (home / "forbear.db.mark").unlink()
+    home = plain_store(tmp_path / "home", "0009")
+    keyfiles.kept(home / "keys" / "store.key", lambda: "k" * 52, lost=None)
     assert await on(home, why) is None
     assert (home / "forbear.db.mark").stat().st_mode & 0o777 == 0o600
 
