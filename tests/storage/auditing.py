@@ -144,10 +144,11 @@ def plain_store(home: Path, generation: str) -> Path:
 
 def older(house: House, until: int) -> None:
     """Let the log be one that an older program wrote up to a row: format 2. All keys are there."""
+    file = house.file
     assert isinstance(house.database, Database)
     log, told = house.database.log, house.trail()
     epochs = {one["number"]: Epoch(**one) for one in house.rows(sa.select(audit_epochs))}
-    with closing(sqlite3.connect(house.file)) as store, store:
+    with closing(sqlite3.connect(file)) as store, store:
         guards = store.execute("SELECT name, sql FROM sqlite_master WHERE type = 'trigger'")
         triggers = guards.fetchall()
         for name, _ in triggers:

@@ -336,7 +336,7 @@ _EPOCH_OF = sa.case((events.c.epoch.is_(None), _OLDER["epoch"].as_integer()), el
 
 _AT = sa.case(
     (events.c.minute.is_(None), sa.cast(_OLDER["at"].as_string(), sa.BigInteger)),
-    else_=events.c.minute * MINUTE,
+    else_=sa.cast(events.c.minute, sa.BigInteger) * MINUTE,
 )
 """The minute of a row, ms."""
 OPERATION = sa.func.coalesce(events.c.operation_id, audit_operations.c.id)
