@@ -218,8 +218,7 @@ class Ledger:
         """
         step = self.reserve(connection, operation_id, holding)
         op = load(connection, operation_id) if step is False else None
-        now = self._clock.now().wall
-        return step, op is not None and op.is_due(now)
+        return step, op is not None and op.is_due(self._clock.now().wall)
 
     def _fetch_token(
         self,
