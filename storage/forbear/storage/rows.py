@@ -53,15 +53,14 @@ def operation(row: Mapping[Any, Any]) -> Operation:
 
 
 def changed(op: Operation, row: Mapping[Any, Any]) -> Operation:
-    """`op` with the columns of `row` as they are stored now."""
+    """`op` with the columns of `row` as they are stored now; of a budget both are there."""
     values: dict[str, Any] = {}
     for name, value in row.items():
         whole, _, half = name.rpartition("_")
         if name in _ENUMS:
             values[name] = None if value is None else _ENUMS[name](value)
         elif half in _HALVES and whole in BUDGETS:
-            known: Budget = values.get(whole) or getattr(op, whole)
-            values[whole] = dataclasses.replace(known, **{half: value})
+            values[whole] = Budget(row[f"{whole}_used"], row[f"{whole}_max"])
         else:
             values[name] = tuple(value) if name == "notices" else value
     return dataclasses.replace(op, **values)
