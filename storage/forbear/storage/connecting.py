@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import re
 import socket
-from collections.abc import Coroutine, Generator, Iterable
+from collections.abc import Coroutine, Generator, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
@@ -18,13 +18,15 @@ from types import ModuleType
 from typing import Any, TypeVar, cast
 
 from alembic.util import CommandError
-from sqlalchemy import event
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy import Connection, event
+from sqlalchemy.exc import DBAPIError, IntegrityError, ProgrammingError
 from sqlalchemy.exc import TimeoutError as NoConnection
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+from sqlalchemy.util import await_only
 
 from forbear.storage.database import said
 from forbear.storage.errors import StoreError, StoreUnavailable
+from forbear.storage.statements import DIRECT, Found, Plan
 
 T = TypeVar("T")
 
@@ -140,15 +142,16 @@ def engine(url: str, **options: Any) -> AsyncEngine:
 def _without_nul(
     _connection: object, _cursor: object, statement: str, given: Any, _context: object, _many: bool
 ) -> tuple[str, Any]:
-    """A text of PostgreSQL holds every character but one, which agents may write into a name."""
-    return statement, _clean(given)
+    return statement, cleaned(given)
 
 
-def _clean(given: Any) -> Any:
+def cleaned(given: Any) -> Any:
+    """Parameters of a statement as PostgreSQL takes them: a text holds every character but one,
+    which agents may write into a name."""
     if isinstance(given, str):
         return given.replace("\0", "\ufffd")
     if isinstance(given, list | tuple):
-        return tuple(map(_clean, cast(Iterable[Any], given)))
+        return tuple(map(cleaned, cast(Iterable[Any], given)))
     return given
 
 
@@ -217,3 +220,51 @@ async def parted() -> None:
     """Let the loop see the end of connections that were closed, before it ends itself."""
     for _ in range(2):
         await asyncio.sleep(0)
+
+
+# --- statements without a detour ----------------------------------------------------------------
+
+
+def _executed(connection: Connection, plan: Plan, values: Mapping[str, object]) -> Found:
+    raw = cast(Any, connection.connection.driver_connection)
+    given = cleaned(plan.given(values))
+    try:
+        if plan.gives_rows:
+            rows = await_only(raw.fetch(plan.sql, *given))
+            return [tuple(row) for row in rows], len(rows)
+        status = await_only(raw.execute(plan.sql, *given))
+        return (), int(status.rpartition(" ")[2])
+    except Exception as error:
+        raise _wrapped(connection, raw, error) from error
+
+
+def at_once(connection: Connection, statements: str) -> None:
+    """Execute statements that take and give nothing, in one round trip.
+
+    Raises:
+        DBAPIError: as for any statement of SQLAlchemy.
+    """
+    raw = cast(Any, connection.connection.driver_connection)
+    try:
+        await_only(raw.execute(statements))
+    except Exception as error:
+        raise _wrapped(connection, raw, error) from error
+
+
+def _wrapped(connection: Connection, raw: Any, error: Exception) -> Exception:
+    """An error of asyncpg as SQLAlchemy raises it."""
+    speaks = driver()
+    if not isinstance(error, speaks.PostgresError | speaks.InterfaceError | OSError):
+        return error
+    gone = raw.is_closed()
+    if gone:
+        connection.invalidate(error)
+    kind = DBAPIError
+    if isinstance(error, speaks.IntegrityConstraintViolationError):
+        kind = IntegrityError
+    elif isinstance(error, speaks.SyntaxOrAccessError):
+        kind = ProgrammingError
+    return kind(None, None, error, connection_invalidated=gone)
+
+
+DIRECT["asyncpg"] = _executed

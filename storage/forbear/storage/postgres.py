@@ -42,6 +42,7 @@ from forbear.storage import encrypting, rekeying, schema
 from forbear.storage.connecting import (
     PATIENCE,
     apart,
+    at_once,
     engine,
     failing,
     parted,
@@ -361,20 +362,19 @@ class ServerWriter(Writer):
 def _steps(connection: Connection, units: Sequence[Unit]) -> Sequence[Outcome]:
     """The units of a batch, each undone alone if it raises."""
     allowed = terms(connection)
+    at_once(connection, "SAVEPOINT unit")
     return [_step(connection, unit, allowed) for unit in units]
 
 
 def _step(connection: Connection, unit: Unit, allowed: Terms) -> Outcome:
     if not unit.may_run(allowed):
         return Outcome(error=StoreTooNew(UPGRADED))
-    connection.exec_driver_sql("SAVEPOINT unit")
     try:
         value = unit.run(connection)
     except BaseException as error:
         if passes(error):
             raise
-        connection.exec_driver_sql("ROLLBACK TO unit")
-        connection.exec_driver_sql("RELEASE unit")
+        at_once(connection, "ROLLBACK TO unit")
         return Outcome(error=unavailable(error) if isinstance(error, DBAPIError) else error)
-    connection.exec_driver_sql("RELEASE unit")
+    at_once(connection, "RELEASE unit; SAVEPOINT unit")
     return Outcome(value=value)

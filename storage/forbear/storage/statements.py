@@ -33,16 +33,16 @@ class Statement:
     def __init__(self, written: Written, *sets: str) -> None:
         self.written = written
         self._sets = sets
-        self._plans: WeakKeyDictionary[Dialect, _Plan] = WeakKeyDictionary()
-        self._last: tuple[ref[Dialect], _Plan] | None = None
+        self._plans: WeakKeyDictionary[Dialect, Plan] = WeakKeyDictionary()
+        self._last: tuple[ref[Dialect], Plan] | None = None
 
     def all(self, connection: Connection, /, **values: object) -> Sequence[Any]:
         """All rows."""
-        if _is_direct(connection):
-            plan = self._plan(connection.dialect)
-            found = plan.executed(connection, values).fetchall()
-            return [plan.row(plan.opened(one)) for one in found]
-        return connection.execute(self.written, values).all()
+        run = DIRECT.get(connection.dialect.driver)
+        if run is None:
+            return connection.execute(self.written, values).all()
+        plan = self._plan(connection.dialect)
+        return [plan.row(plan.opened(one)) for one in run(connection, plan, values)[0]]
 
     def first(self, connection: Connection, /, **values: object) -> Any:
         """The first row, or None."""
@@ -56,51 +56,54 @@ class Statement:
 
     def mappings(self, connection: Connection, /, **values: object) -> Sequence[Mapping[Any, Any]]:
         """All rows, by the names of their columns."""
-        if _is_direct(connection):
-            plan = self._plan(connection.dialect)
-            found = plan.executed(connection, values).fetchall()
-            return [dict(zip(plan.names, plan.opened(one), strict=True)) for one in found]
-        return connection.execute(self.written, values).mappings().all()
+        run = DIRECT.get(connection.dialect.driver)
+        if run is None:
+            return connection.execute(self.written, values).mappings().all()
+        plan = self._plan(connection.dialect)
+        found, _ = run(connection, plan, values)
+        return [dict(zip(plan.names, plan.opened(one), strict=True)) for one in found]
 
     def run(self, connection: Connection, /, **values: object) -> int:
         """Execute what gives no rows, and return how many it changed."""
-        if _is_direct(connection):
-            return self._plan(connection.dialect).executed(connection, values).rowcount
-        return connection.execute(self.written, values).rowcount
+        run = DIRECT.get(connection.dialect.driver)
+        if run is None:
+            return connection.execute(self.written, values).rowcount
+        return run(connection, self._plan(connection.dialect), values)[1]
 
-    def _plan(self, dialect: Dialect) -> _Plan:
+    def _plan(self, dialect: Dialect) -> Plan:
         if self._last is not None and self._last[0]() is dialect:
             return self._last[1]
         plan = self._plans.get(dialect)
         if plan is None:
-            plan = self._plans[dialect] = _Plan(self.written, self._sets, dialect)
+            plan = self._plans[dialect] = Plan(self.written, self._sets, dialect)
         self._last = ref(dialect), plan
         return plan
 
 
-class _Plan:
+class Plan:
     """A statement as one driver takes it."""
 
     def __init__(self, written: Written, sets: Sequence[str], dialect: Dialect) -> None:
         compiled = written.compile(dialect=dialect, column_keys=list(sets) if sets else None)
-        self._sql = str(compiled)
+        self.sql = str(compiled)
         takes = [compiled.binds[name] for name in compiled.positiontup or ()]
         self._takes = [(bind.key, _storing(bind.type, dialect)) for bind in takes]
         self._given = {bind.key: bind.effective_value for bind in takes if not bind.required}
         columns = list(written.exported_columns)
         self.names = tuple(column.key or "" for column in columns)
         self.row = result_tuple(self.names)
+        self.gives_rows = bool(columns)
         opens = [_opening(column.type, dialect) for column in columns]
         self._opens = [(place, open) for place, open in enumerate(opens) if open is not None]
 
-    def executed(self, connection: Connection, values: Mapping[str, object]) -> sqlite3.Cursor:
+    def given(self, values: Mapping[str, object]) -> list[object]:
+        """The parameters, as the driver stores them."""
         known = {**self._given, **values}
         given: list[object] = []
         for name, store in self._takes:
             value = known[name]
             given.append(value if store is None or value is None else store(value))
-        raw = cast(sqlite3.Connection, connection.connection.driver_connection)
-        return raw.execute(self._sql, given)
+        return given
 
     def opened(self, row: Sequence[Any]) -> Sequence[Any]:
         """The values of a row as the types of their columns read them."""
@@ -113,8 +116,20 @@ class _Plan:
         return values
 
 
-def _is_direct(connection: Connection) -> bool:
-    return connection.dialect.driver == "pysqlite"
+Found = tuple[Sequence[Sequence[Any]], int]
+"""Rows, and how many were changed."""
+
+
+def _on_sqlite(connection: Connection, plan: Plan, values: Mapping[str, object]) -> Found:
+    raw = cast(sqlite3.Connection, connection.connection.driver_connection)
+    cursor = raw.execute(plan.sql, plan.given(values))
+    return cursor.fetchall(), cursor.rowcount
+
+
+Direct = Callable[[Connection, Plan, Mapping[str, object]], Found]
+
+DIRECT: dict[str, Direct] = {"pysqlite": _on_sqlite}
+"""How a driver is called without a detour, by its name."""
 
 
 def _storing(of: sa.types.TypeEngine[Any], dialect: Dialect) -> _Processor | None:
