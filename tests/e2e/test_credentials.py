@@ -10,9 +10,12 @@ from pathlib import Path
 
 import pytest
 from tests.e2e.harness import (
+    CANCEL,
+    EXPORT,
     FOREVER,
     MINUTE,
     NO_RESULT,
+    RESULT,
     STATUS,
     SUBMIT,
     TRANSFER,
@@ -327,6 +330,32 @@ async def test_a_process_that_starts_waits_for_its_secret_before_it_goes_on_with
             full = await going
             assert (full["state"], full["waiting_for"]) == ("waiting", "provider")
         assert sent(provider) == ["Bearer one", "Bearer two"]
+
+
+@pytest.mark.parametrize("tool", ["fetch_result", "cancel_job"])
+async def test_what_follows_from_a_job_waits_for_the_secret_of_a_process_that_starts(
+    tmp_path: Path, tool: str
+) -> None:
+    pipe, clock = tmp_path / "pipe", ManualClock()
+    os.mkfifo(pipe)
+    cancel = {"method": "POST", "path": "/exports/{id}/cancel", "approval": "none"}
+    job = EXPORT | {"cancel": cancel}
+    route = {"fetch_result": RESULT, "cancel_job": CANCEL}[tool]
+    states = {"fetch_result": ["done"], "cancel_job": FOREVER}[tool]
+    async with furnished(tmp_path, job, states=states, auth=printed(pipe)) as provider:
+        async with process(provider, tmp_path, clock) as on:
+            giving = asyncio.create_task(asyncio.to_thread(pipe.write_text, "one\n"))
+            whose = await on.submit()
+            await giving
+            if tool == "fetch_result":
+                await on.end_of(whose)
+        async with process(provider, tmp_path, clock) as on:
+            more = {"reason": "not wanted"} if tool == "cancel_job" else {}
+            asked = await on.call(tool, operation_id=whose, wait_seconds=0, **more)
+            await carried(asked["operation_id"])
+            await asyncio.to_thread(pipe.write_text, "two\n")
+            await on.settled()
+            assert on.count(route) == 1
 
 
 async def carried(job: str) -> None:

@@ -282,9 +282,11 @@ class Worker:
     # --- new operations ---------------------------------------------------------------------
 
     def takes(self, holding: Holding) -> bool:
-        """See `Carrier`. What comes of requests is stored first; resident workers go first."""
-        elsewhere = holding.action.binding in self._elsewhere
-        return not (self._unstored or elsewhere or self._too_new.is_set())
+        """See `Carrier`. What comes of requests is stored first; resident workers go first; a
+        credential that may still arrive is waited for once the operation is stored."""
+        if holding.credential is None or holding.action.binding in self._elsewhere:
+            return False
+        return not (self._unstored or self._too_new.is_set())
 
     async def begin(self, draft: Draft, holding: Holding) -> Accepted | NotAccepted:
         """See `Carrier`. It is carried by a task of its own, which nobody's cancellation ends."""

@@ -52,7 +52,7 @@ class Feed:
             while not self._leaving.is_set():
                 wake.clear()
                 # Taken before reading, so that no change between the two is missed.
-                news = self._store.news
+                news, behind = self._store.news, True
                 with contextlib.suppress(StoreError):  # nothing to tell until it can be read again
                     seen = await follower.versions()
                     for operation_id, version in tuple(told.items()):
@@ -65,12 +65,15 @@ class Feed:
                             continue
                         told[operation_id] = _version(record)
                         yield record
+                    behind = any(told[one] != seen[one] for one in told)
                 for provider, digest in tuple(contracts.items()):
                     contracts[provider] = self._digest(provider)
                     if contracts[provider] != digest:
                         yield provider
                 looks = (self._clock.sleep(LOOK),) if contracts else ()
-                await first(wake.wait(), *looks)
+                # A look wakes only at another change: what is not told yet is tried again sooner.
+                sooner = (news.wait(),) if behind else ()
+                await first(wake.wait(), *sooner, *looks)
 
     def _digest(self, provider: str) -> str | None:
         contract = self._book.contracts().get(provider)

@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Collection, Generator, Mapping
 from contextlib import contextmanager
 
-from forbear.storage.errors import StoreError
 from forbear.storage.queries import Version
 from forbear.storage.store import Store
 
@@ -22,7 +21,7 @@ class Follower:
         self.wake = wake
         self._looks = looks
         self._seen: Versions | None = None
-        self._error: StoreError | None = None
+        self._error: Exception | None = None
 
     async def versions(self) -> Versions:
         """What each operation was at the last look; `wake` is set when that has changed.
@@ -45,7 +44,8 @@ class Follower:
                 self._seen, self._error = mine, None
                 self.wake.set()
 
-    def fail(self, error: StoreError) -> None:
+    def fail(self, error: Exception) -> None:
+        """Raise this at whoever asks, until a look succeeds."""
         self._error = error
         self.wake.set()
 
@@ -89,7 +89,7 @@ class Looks:
             wanted = frozenset[str]().union(*(one.operation_ids for one in self._followers))
             try:
                 seen = await self.read(wanted)
-            except StoreError as error:
+            except Exception as error:  # whatever it is, the next look may succeed
                 for follower in self._followers:
                     follower.fail(error)
             else:
