@@ -16,6 +16,9 @@ from tests.e2e.harness import (
     HOUR,
     NO_RESULT,
     SUBMIT,
+    TRANSFER,
+    WRITE,
+    Stage,
     contract,
     furnished,
     process,
@@ -24,8 +27,9 @@ from tests.e2e.harness import (
 )
 from tests.support import ManualClock
 
-from forbear.server.fake import Answer
+from forbear.server.fake import Answer, FakeProvider
 from forbear.storage.brakes import Brakes
+from forbear.storage.database import FileLock
 from forbear.storage.schema import operations
 from forbear.storage.store import Store
 
@@ -111,6 +115,41 @@ async def test_nothing_is_sent_that_cannot_be_recorded_first(
         await on.settled()
         assert on.count() == (await on.operation(job)).status_requests.used == 1
         assert on.count(SUBMIT) == 1
+
+
+@pytest.mark.sqlite
+async def test_a_process_that_ends_while_it_waits_for_the_store_reserves_nothing_more(
+    tmp_path: Path,
+) -> None:
+    clock, up, over = ManualClock(), asyncio.Queue[Stage](), asyncio.Event()
+
+    async def serve(provider: FakeProvider) -> None:
+        async with process(provider, tmp_path, clock) as on:
+            up.put_nowait(on)
+            await over.wait()
+
+    async with furnished(tmp_path, states=None, calls={"transfer": TRANSFER}) as provider:
+        serving = asyncio.create_task(serve(provider))
+        on = await up.get()
+        lock = FileLock(tmp_path / "forbear.db.lock")
+        with lock.held():
+            passed = {"provider": "exp", "call": "transfer", "arguments": {"amount": 5}}
+            asked = asyncio.create_task(on.call("write_api", **passed, wait_seconds=0))
+            while not (carried := in_hand()):
+                await anyio.lowlevel.checkpoint()
+            over.set()
+            await asyncio.wait(carried)
+        lock.close()
+        await asyncio.gather(serving, asked, return_exceptions=True)
+        assert provider.count(WRITE) == 0
+        async with process(provider, tmp_path, clock) as on:
+            await on.settled()
+            (op,) = await on.app.store.read.find()
+        assert (op.state, op.attempts.used, provider.count(WRITE)) == ("succeeded", 1, 1)
+
+
+def in_hand() -> list[asyncio.Task[Any]]:
+    return [task for task in asyncio.all_tasks() if task.get_name().startswith("op_")]
 
 
 async def test_operations_that_nobody_here_can_run_do_not_starve_the_others(

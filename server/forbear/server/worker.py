@@ -151,6 +151,8 @@ class Worker:
         under_way = {*self._busy.values(), *self._flights}
         if under_way:
             _, late = await asyncio.wait(under_way, timeout=grace)
+            # Who still waits for the store is gone once it comes to a unit of theirs.
+            self._store.ledger.ended = True
             for task in late:
                 task.cancel()
             if late:

@@ -104,16 +104,14 @@ class Ledger:
     """
 
     def __init__(
-        self,
-        clock: Clock,
-        random: Random,
-        liveness: Liveness,
-        task_limits: TaskLimits = USUAL,
+        self, clock: Clock, random: Random, liveness: Liveness, task_limits: TaskLimits = USUAL
     ) -> None:
         self._clock = clock
         self._random = random
         self._liveness = liveness
         self._task_limits = task_limits
+        self.ended = False
+        """Nobody is left here who would send: nothing more is reserved."""
 
     @property
     def owner(self) -> str:
@@ -170,6 +168,8 @@ class Ledger:
         self, connection: Connection, op: Operation, holding: Holding, now: Moment
     ) -> Reserved | TokenReserved | bool:
         """See `reserve`: `op` is due, and nothing of it is out."""
+        if self.ended:
+            return False
         u = self._random.uniform() if op.step is Step.LOOKUP else 0.0
         unfound = without_lookup(op, holding.contract, holding.action, now.wall, u)
         if unfound is not None:
