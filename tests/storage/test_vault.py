@@ -19,7 +19,8 @@ from tests.support import FixedRandom, ManualClock
 from forbear.storage.errors import StoreUnavailable
 from forbear.storage.retention import Term
 from forbear.storage.schema import metadata
-from forbear.storage.vault import GONE, Sealed, SealedJSON
+from forbear.storage.sealing import EpochKey
+from forbear.storage.vault import GONE, Sealed, SealedJSON, Vault
 
 pytestmark = pytest.mark.requirement("A06")
 
@@ -192,3 +193,24 @@ def test_a_store_that_is_closed_leaves_nothing_in_memory(tmp_path: Path) -> None
     del house
     gc.collect()
     assert dialect() is None
+
+
+def test_what_is_sealed_while_another_thread_takes_up_new_keys_can_be_opened() -> None:
+    sealed: list[bytes] = []
+
+    class Number(int):
+        """Whoever counts with it is interrupted by a thread that seals."""
+
+        def bit_length(self) -> int:
+            sealed.append(vault.seal("attempts.body", b"said"))
+            return super().bit_length()
+
+    keys = {1: EpochKey(b"1" * 64)}
+    vault = Vault(lambda: keys)
+    keys[Number(2)] = EpochKey(b"2" * 64)
+    made = b"\1\2" + keys[2].seal(b"attempts.body", b"of another process")
+    assert vault.open("attempts.body", made) == b"of another process"
+    sealed.append(vault.seal("attempts.body", b"said"))
+
+    assert sealed[0] != sealed[-1]
+    assert [vault.open("attempts.body", one) for one in sealed] == [b"said"] * 2

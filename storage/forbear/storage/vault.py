@@ -44,13 +44,14 @@ class Vault:
         self._use(fetch())
 
     def _use(self, keys: Mapping[int, EpochKey]) -> None:
-        self._keys = dict(keys)
-        self._current = max(self._keys)
-        size = (self._current.bit_length() + 7) // 8
-        self._begins = size.to_bytes() + self._current.to_bytes(size)
+        current = max(keys)
+        size = (current.bit_length() + 7) // 8
+        # At once, for other threads seal and open meanwhile.
+        self._held = dict(keys), current, size.to_bytes() + current.to_bytes(size)
 
     def seal(self, column: str, value: bytes) -> bytes:
-        return self._begins + self._keys[self._current].seal(column.encode(), value)
+        keys, current, begins = self._held
+        return begins + keys[current].seal(column.encode(), value)
 
     def open(self, column: str, sealed: bytes) -> bytes | None:
         """The value, or None where its data key was destroyed.
@@ -62,7 +63,7 @@ class Vault:
         wide = sealed[0] == 0
         begin, end = (0, _WIDE) if wide else (1, 1 + sealed[0])
         number = int.from_bytes(sealed[begin:end])
-        key = self._keys.get(number) or self._sought(number)
+        key = self._held[0].get(number) or self._sought(number)
         if key is None:
             return None
         try:
@@ -75,9 +76,9 @@ class Vault:
             ) from None
 
     def _sought(self, number: int) -> EpochKey | None:
-        if number > self._current:
+        if number > self._held[1]:
             self._use(self._fetch())
-        return self._keys.get(number)
+        return self._held[0].get(number)
 
 
 _vaults: WeakKeyDictionary[Dialect, Vault] = WeakKeyDictionary()
