@@ -275,3 +275,21 @@ async def test_a_result_above_the_stated_size_is_not_kept(tmp_path: Path) -> Non
 
         assert (await on.full(fetched["operation_id"]))["state"] == "failed"
         assert not list((tmp_path / "artifacts").glob("*"))
+
+
+@pytest.mark.requirement("W26")
+@pytest.mark.parametrize("depth", [64, 65, 300, 700, 950, 5_000])
+async def test_no_depth_of_a_result_keeps_an_agent_from_what_is_stored(
+    tmp_path: Path, depth: int
+) -> None:
+    text = "[" * depth + "]" * depth
+    json = Answer(headers=(("Content-Type", "application/json"),), body=text)
+    async with stage(tmp_path, states=("done",)) as on:
+        on.script(json, route=RESULT)
+        job = await finished(on)
+        fetched = await on.call("fetch_result", operation_id=job)
+        listed = (await on.call("operation_status"))["operations"]
+
+        shown = fetched["result"]["inline"]
+        assert isinstance(shown, str if depth > 64 else list)
+        assert [one["state"] for one in listed] == ["succeeded"] * 2

@@ -57,7 +57,7 @@ def decode(body: bytes, content_type: str | None = None) -> Json:
         text = body.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise Unreadable(_unlike_json(content_type, "it is not UTF-8")) from error
-    _check_depth(text)
+    check_depth(text)
     try:
         return json.loads(
             text,
@@ -89,7 +89,8 @@ def says_json(content_type: str | None) -> bool:
     return declared in {"application/json", "text/json"} or declared.endswith("+json")
 
 
-def _check_depth(text: str) -> None:
+def check_depth(text: str) -> None:
+    """Raises `Unreadable` for JSON that is nested over 64."""
     if text.count("[") + text.count("{") <= MAX_DEPTH:
         return
     depth = 0

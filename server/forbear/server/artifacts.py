@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from forbear.rules.inert import inert
+from forbear.rules.values import check_depth
 
 INLINE = 16_000
 """Bytes of text or JSON that stand in an answer."""
@@ -94,11 +95,15 @@ def _text(kind: str, body: bytes) -> str | None:
 
 
 def _parsed(kind: str, text: str) -> object:
-    """JSON as JSON where writing it again changes nothing of value, else the text."""
+    """JSON as JSON where writing it again changes nothing of value, else the text.
+
+    What is nested too deeply would break everything that shows it.
+    """
     if "json" not in kind:
         return text
     try:
+        check_depth(text)
         value = json.loads(text)
-    except (ValueError, RecursionError):
+    except ValueError:
         return text
     return value if json.dumps(value) == json.dumps(json.loads(text, parse_float=str)) else text
