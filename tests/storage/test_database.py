@@ -126,6 +126,30 @@ def test_a_store_of_an_older_generation_is_brought_up_to_date_and_loses_nothing(
     newer.close()
 
 
+@pytest.mark.requirement("D08")
+def test_a_store_with_long_digests_and_closed_reservations_loses_nothing(house: House) -> None:
+    op = house.waiting("sales")
+    assert house.sql("SELECT count(*) FROM reservations") == [(0,)]
+    guard = house.sql("SELECT sql FROM sqlite_master WHERE name = 'identity_stays'")[0][0]
+    names = ("intent", "binding", "section", "request_digest")
+    changes = ", ".join(f"{name} = lower(hex({name}))" for name in names)
+    house.sql("DROP TRIGGER identity_stays")
+    house.sql(f"UPDATE operations SET {changes}")
+    house.sql(guard)
+    house.sql("UPDATE attempts SET request_digest = lower(hex(request_digest))")
+    house.sql("INSERT INTO reservations SELECT id, 'a', 1, 0, FALSE FROM attempts")
+    house.sql("INSERT INTO reservations SELECT id, 'b', 1, 0, TRUE FROM attempts")
+    house.sql("UPDATE alembic_version SET version_num = '0011'")
+    house.close()
+    house = House(house.home, house.clock, house.random, "own_b")
+    assert house.read(op) == op
+    assert [one.request_digest for one in house.attempts(op)] == [op.request_digest]
+    assert house.sql("SELECT scope FROM reservations") == [("b",)]
+    assert house.ask("sales").operation.id == op.id, "the intent is found"
+    assert house.sql("SELECT length(intent) FROM operations") == [(32,)]
+    house.close()
+
+
 @pytest.mark.requirement("D08", "D09")
 def test_an_upgrade_that_fails_changes_nothing(house: House, next_generation: Path) -> None:
     op = house.waiting()

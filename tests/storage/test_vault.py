@@ -16,6 +16,7 @@ from tests.storage.auditing import wide_sealed
 from tests.storage.house import DONE, House
 from tests.support import FixedRandom, ManualClock
 
+from forbear.storage import packing
 from forbear.storage.errors import StoreUnavailable
 from forbear.storage.retention import Term
 from forbear.storage.schema import metadata
@@ -141,9 +142,41 @@ def test_a_value_is_read_with_its_own_key_in_its_own_column_or_not_at_all(house:
     house.sql("UPDATE operations SET arguments = ?, take = ?", sealed, GONE)
     assert dict(house.read(op).arguments) == {"dataset": "sales"}
     # A key that was destroyed leaves nothing behind.
-    assert sealed[:2] == b"\1\1"
-    house.sql("UPDATE operations SET arguments = ?", b"\1\x09" + sealed[2:])
+    assert sealed[1] == 1
+    house.sql("UPDATE operations SET arguments = ?", sealed[:1] + b"\x09" + sealed[2:])
     assert house.read(op).arguments == {}
+
+
+@pytest.mark.parametrize("text", ["", "s", "sales" * 400, "\x00 ü€" * 9, "0123456789abcdef"])
+def test_a_value_is_read_as_it_was_stored(house: House, text: str) -> None:
+    assert dict(house.read(house.new(text)).arguments) == {"dataset": text}
+
+
+def test_a_value_that_can_be_shortened_is(house: House) -> None:
+    house.new("sales" * 400)
+    ((sealed,),) = house.sql("SELECT arguments FROM operations")
+    assert len(sealed) < 100
+
+
+@pytest.mark.parametrize(
+    "short",
+    [
+        b"",
+        b"\x63" + packing.shortened(b"x" * 99)[1:],
+        packing.shortened(b"x" * 99)[:-1],
+        packing.shortened(b"x" * 99) + b"x",
+        packing.shortened(b"x" * packing.MOST)[:-1],
+    ],
+)
+def test_a_value_that_was_shortened_otherwise_is_refused(house: House, short: bytes) -> None:
+    op = house.new("sales")
+    ((wrapped,),) = house.sql("SELECT wrapped_key FROM data_keys")
+    key = house.database.log.unwrapped(wrapped)
+    assert key is not None
+    sealed = b"\x81\1" + EpochKey(key).seal(b"operations.arguments", short)
+    house.sql("UPDATE operations SET arguments = ?", sealed)
+    with pytest.raises(StoreUnavailable, match=r"operations\.arguments was changed outside"):
+        house.read(op)
 
 
 def test_what_was_sealed_with_a_nonce_is_read_and_tampering_is_seen(house: House) -> None:
@@ -172,6 +205,8 @@ def test_whatever_hangs_on_an_operation_goes_with_it(house: House) -> None:
     )
     house.sql(token, op.id)
     house.sql("INSERT INTO token_slots (request_id, scope, hold_until) VALUES ('tok_1', 's', 9)")
+    extra = "INSERT INTO reservations SELECT id, 's', 1, 0, TRUE FROM attempts WHERE number = 1"
+    house.sql(extra)
     held = {table.name for table in metadata.sorted_tables if house.rows(sa.select(table))}
     assert {"requests", "attempts", "tasks", "reservations", "token_slots"} <= held
     everybody = Term(None, house.clock.now().wall + 1)

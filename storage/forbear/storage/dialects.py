@@ -10,14 +10,33 @@ from contextlib import contextmanager
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy import Connection
+from sqlalchemy import Connection, Dialect
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.functions import GenericFunction
+from sqlalchemy.types import TypeDecorator
 
 NUMBER = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 """A number that the database gives out or that counts rows: SQLite's own row numbers are INTEGER,
 and hold 64 bits."""
+
+
+class Digest(TypeDecorator[str]):
+    """A SHA-256 digest, hex. SQLite keeps its 32 bytes, and any other text as it is."""
+
+    impl = sa.Text
+    cache_ok = True
+
+    def process_bind_param(self, value: str | None, dialect: Dialect) -> Any:
+        if value is None or len(value) != _HEX or dialect.name != "sqlite":
+            return value
+        return bytes.fromhex(value)
+
+    def process_result_value(self, value: Any, dialect: Dialect) -> str | None:
+        return value.hex() if isinstance(value, bytes) else value
+
+
+_HEX = 64
 
 
 class parsed(GenericFunction[Any]):  # a function of SQL, and named like one

@@ -22,7 +22,6 @@ from sqlalchemy import Connection
 from forbear.rules import admission, sameness
 from forbear.rules.decisions import Wish
 from forbear.rules.escalations import may_send_again
-from forbear.rules.identity import request_digest
 from forbear.rules.lifecycle import Event
 from forbear.rules.model import (
     Attempt,
@@ -312,7 +311,7 @@ class Ledger:
             boot_id=now.boot_id,
             send_by=admitted.send_by,
             hold_until=hold_until,
-            request_digest=request_digest(request, holding.action.section),
+            request_digest=reserving.digest_of(request, admitted.step, holding.action),
         )
         register.take(connection, attempt_id, admitted, op, host, now.wall, hold_until)
         permit = Permit(

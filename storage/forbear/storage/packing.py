@@ -1,12 +1,14 @@
-"""How what a row of the audit log tells is made small before it is sealed, and whole again.
+"""How what is sealed is made small before, and whole again after: rows of the log, and values.
+
+What a row tells is
 
     form   one byte: `PLAIN`, or the number of the dictionary that the text is deflated with
     time   two bytes: milliseconds within the minute that the header has
     text   the body as JSON: times as distances to the row's own, digests as bytes, and its own
            operation by a mark instead of its name
 
-Each body is packed by itself, so its length tells nothing of another. A dictionary is a part of the
-format: it has a number and never changes.
+Each row and each value is packed by itself, so its length tells nothing of another. A dictionary is
+a part of the format: it has a number and never changes.
 """
 
 from __future__ import annotations
@@ -51,13 +53,10 @@ def packed(at: int, operation_id: str | None, body: Mapping[str, object]) -> byt
     data = text.encode("ascii")
     if b'"binding"' in data:  # the first row of an operation: no other is full of digests
         data = _HEX.sub(lambda found: _DIGEST + bytes.fromhex(found[1].decode()), data)
-    form = PLAIN
-    if len(data) <= MOST:
-        deflate = _DEFLATE.copy()
-        smaller = deflate.compress(data) + deflate.flush()
-        if len(smaller) < len(data):
-            form, data = _NEWEST, smaller
-    return form.to_bytes() + (at % MINUTE).to_bytes(2) + data
+    form, smaller = _ROWS, _deflated(_ROWS, data)
+    if smaller is None:
+        form, smaller = PLAIN, data
+    return form.to_bytes() + (at % MINUTE).to_bytes(2) + smaller
 
 
 def unpacked(minute: int, operation_id: str | None, whole: bytes) -> tuple[int, dict[str, Any]]:
@@ -75,6 +74,35 @@ def unpacked(minute: int, operation_id: str | None, whole: bytes) -> tuple[int, 
     if not isinstance(body, dict):
         raise ValueError("it is no object")
     return at, _moved(cast(dict[str, Any], body), at)
+
+
+def shortened(value: bytes) -> bytes | None:
+    """A value, deflated; None if that makes it no shorter."""
+    smaller = _deflated(_VALUES, value) if len(value) >= _SHORT else None
+    if smaller is None or len(smaller) + 1 >= len(value):
+        return None
+    return _VALUES.to_bytes() + smaller
+
+
+def lengthened(short: bytes) -> bytes:
+    """The value of what `shortened` made.
+
+    Raises:
+        ValueError: it is nothing of that kind.
+    """
+    return _inflated(short[0] if short else -1, short[1:])
+
+
+_SHORT = 16
+
+
+def _deflated(form: int, data: bytes) -> bytes | None:
+    """None if it is longer than what is inflated, or would be."""
+    if len(data) > MOST:
+        return None
+    deflate = _DEFLATES[form].copy()
+    smaller = deflate.compress(data) + deflate.flush()
+    return smaller if len(smaller) < len(data) else None
 
 
 def _inflated(form: int, data: bytes) -> bytes:
@@ -180,10 +208,40 @@ _FIRST = "".join(
         '"step":"status","trigger":"schedule"}',
     )
 ).encode()
-"""Dictionary 1: what bodies say most often, the most usual last. It never changes; another one
-gets another number."""
-DICTIONARIES = {1: _FIRST}
-"""By their numbers."""
-_NEWEST = 1
-_DEFLATE = zlib.compressobj(6, zlib.DEFLATED, _WINDOW, 4, zlib.Z_DEFAULT_STRATEGY, _FIRST)
-"""Copied for each body, which is faster than to begin anew."""
+"""Dictionary 1, of rows: what bodies say most often, the most usual last."""
+
+_SECOND = "".join(
+    (
+        '{"code":"","message":"","error":{"type":"","detail":"","id":"","status":"","state":"",',
+        '"name":"","created_at":"2026-01-01T00:00:00Z","updated_at":"","progress":0,"result":{',
+        '"data":[{"url":"',
+        '[["Server","nginx"],["Transfer-Encoding","chunked"],["Vary","Accept-Encoding, Origin"],',
+        '["Strict-Transport-Security","max-age=31536000; includeSubDomains; preload"],',
+        '["X-Content-Type-Options","nosniff"],["X-Frame-Options","DENY"],["Referrer-Policy","',
+        '["Access-Control-Allow-Origin","*"],["Access-Control-Expose-Headers","["Alt-Svc","h3=',
+        '["cf-ray","["cf-cache-status","DYNAMIC"],["Via","1.1 google"],["Age","0"],["Location","',
+        'https://["Link","<https://["Set-Cookie","["WWW-Authenticate","Bearer"],["Idempotency-Key","',
+        '["X-RateLimit-Reset","17"],["X-RateLimit-Remaining","99"],["X-RateLimit-Limit","100"],',
+        '["RateLimit-Policy","["Retry-After","5"],["ETag","W/["Last-Modified","["Cache-Control","',
+        'no-cache, no-store, max-age=0, must-revalidate, private"],["Pragma","no-cache"],["Expires',
+        '","0["X-Request-Id","["Connection","keep-alive"],["Content-Encoding","gzip"],["Content-',
+        'Length","["Content-Type","application/json; charset=utf-8"],["Date","Mon, 01 Jan 2026 00:',
+        '00:00 GMT"],["date","Mon, 01 Feb 2026 00:00:00 GMT"],["server","uvicorn"],',
+        '["content-length","100"],',
+        '["content-type","application/json"]]{"dataset":"","arguments":{"id":"","',
+        '{"method":"GET","url":"https://api.","method":"POST","url":"https://api.","headers":[["Accept",',
+        '"application/json"],["Content-Type","application/json"]],"authenticate":true,"secret":false,',
+        '"allow_hosts":[],"from_answer":false,"max_bytes":1048576,"timeout":30000,',
+        '"fresh_connection":false}',
+    )
+).encode()
+"""Dictionary 2, of values: requests, answers, and headers."""
+
+DICTIONARIES = {1: _FIRST, 2: _SECOND}
+"""By their numbers. None ever changes: another one gets another number."""
+_ROWS, _VALUES = 1, 2
+_DEFLATES = {
+    form: zlib.compressobj(6, zlib.DEFLATED, _WINDOW, 4, zlib.Z_DEFAULT_STRATEGY, dictionary)
+    for form, dictionary in DICTIONARIES.items()
+}
+"""Copied for each text, which is faster than to begin anew."""

@@ -13,6 +13,7 @@ from forbear.rules import paging, steps
 from forbear.rules.admission import Admit
 from forbear.rules.contract import Action, Job
 from forbear.rules.facts import facts_of
+from forbear.rules.identity import request_digest
 from forbear.rules.model import DelaySource, Kind, Operation, Step, Trigger, WaitingFor
 from forbear.rules.ports import Moment, Outbound, Permit
 from forbear.rules.redirects import Hop
@@ -119,6 +120,11 @@ def _stated(
     return replace(stored, timeout=admitted.timeout)
 
 
+def digest_of(request: Outbound, step: Step, action: Action) -> str:
+    """What is kept of a request that acts; one that observes follows from its contract."""
+    return request_digest(request, action.section) if step is Step.SEND else ""
+
+
 def trigger_of(op: Operation, number: int) -> Trigger:
     if op.delay_source is DelaySource.MANUAL_EXTENSION:
         return Trigger.OPERATOR
@@ -175,21 +181,23 @@ def close(
     told = {"closed_at": now, "outcome": outcome, **facts}
     if not _closed(tuple(sorted(told))).run(connection, of=attempt_id, **told):
         return False
-    _RELEASE.run(connection, of=attempt_id)
+    if not _GIVE_BACK.run(connection, of=attempt_id):
+        _RELEASE.run(connection, of=attempt_id)
     return True
 
 
 @cache
 def _closed(names: tuple[str, ...]) -> Statement:
     still = attempts.c.id == sa.bindparam("of"), attempts.c.closed_at.is_(None)
-    return Statement(sa.update(attempts).where(*still), *names)
+    # With which boot a clock counted matters for the age of a key alone.
+    boot = sa.case((attempts.c.step == str(Step.SEND), attempts.c.boot_id))
+    return Statement(sa.update(attempts).where(*still).values(boot_id=boot), *names)
 
 
-_RELEASE = Statement(
-    sa.update(reservations)
-    .where(reservations.c.attempt_id == sa.bindparam("of"))
-    .values(hold_until=0)
-)
+_MINE = reservations.c.attempt_id == sa.bindparam("of")
+_GIVE_BACK = Statement(sa.delete(reservations).where(_MINE, ~reservations.c.extra))
+_RELEASE = Statement(sa.update(reservations).where(_MINE).values(hold_until=0))
+"""Of what holds nothing any more only repetitions still count."""
 
 
 def attempts_so_far(connection: Connection, operation_id: str) -> int:

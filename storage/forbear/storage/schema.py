@@ -25,7 +25,7 @@ from forbear.rules.model import (
     Trigger,
     WaitingFor,
 )
-from forbear.storage.dialects import NUMBER, partial
+from forbear.storage.dialects import NUMBER, Digest, partial
 from forbear.storage.vault import (
     Sealed,
     SealedJSON,
@@ -35,7 +35,7 @@ from forbear.storage.vault import (
     SealedWord,
 )
 
-GENERATION = "0011"
+GENERATION = "0012"
 """The schema this program reads and writes: the newest migration."""
 
 metadata = sa.MetaData(
@@ -98,13 +98,13 @@ operations = sa.Table(
     sa.Column("label", SealedText("operations.label")),
     sa.Column("purpose", SealedText("operations.purpose")),
     sa.Column("arguments", SealedObject("operations.arguments"), nullable=False),
-    sa.Column("intent", sa.Text, nullable=False),
+    sa.Column("intent", Digest, nullable=False),
     sa.Column("key", sa.Text),
     sa.Column("ref", sa.Text, nullable=False),
     sa.Column("wire_key", sa.Text),
-    sa.Column("binding", sa.Text, nullable=False),
-    sa.Column("section", sa.Text, nullable=False),
-    sa.Column("request_digest", sa.Text, nullable=False),
+    sa.Column("binding", Digest, nullable=False),
+    sa.Column("section", Digest, nullable=False),
+    sa.Column("request_digest", Digest, nullable=False),
     sa.Column("parent_id", sa.Text),
     sa.Column("superseded_by", sa.Text),
     sa.Column("result_name", sa.Text),
@@ -303,7 +303,7 @@ attempts = sa.Table(
     sa.Column("boot_id", sa.Text),
     sa.Column("send_by", sa.BigInteger, nullable=False),
     sa.Column("hold_until", sa.BigInteger, nullable=False),
-    sa.Column("request_digest", sa.Text, nullable=False),
+    sa.Column("request_digest", Digest, nullable=False),
     sa.Column("closed_at", sa.BigInteger),
     sa.Column("outcome", sa.Text),
     sa.Column("certainty", sa.Text),
@@ -533,7 +533,8 @@ partial(
     where="extra = 1",
     postgresql="extra",
 )
-"""The scopes that an attempt counts in; `extra` ones repeat a request of their operation."""
+"""The scopes that an open attempt counts in. `extra` ones repeat a request of their operation, and
+stay when it is closed."""
 
 waits = sa.Table(
     "waits",

@@ -5,9 +5,10 @@ of the store; what an operation *is* (ids, key, reference, provider's id, state,
 is not, and can be searched. A sealed value can neither be read nor made without the data key, and a
 value of one column does not open in another. It says nothing about which row it is of.
 
-A sealed value is a byte that tells the size of a number, the number of its data key, and AES-SIV
-ciphertext. What older programs sealed begins with a zero: number (4 bytes), nonce, AES-256-GCM
-ciphertext. The empty value stands for nothing, or for what retention has taken away.
+A sealed value is a byte that tells the size of a number, and whether the value was shortened
+(`packing`); the number of its data key; and AES-SIV ciphertext. What older programs sealed begins
+with a zero: number (4 bytes), nonce, AES-256-GCM ciphertext. The empty value stands for nothing, or
+for what retention has taken away.
 """
 
 from __future__ import annotations
@@ -24,12 +25,14 @@ from sqlalchemy.types import TypeDecorator
 
 from forbear.rules.model import LOST
 from forbear.storage.errors import StoreUnavailable
+from forbear.storage.packing import lengthened, shortened
 from forbear.storage.sealing import EpochKey
 
 GONE = b""
 """What a sealed column holds where there is nothing, or nothing any more."""
 
 _WIDE = 4
+_SHORT = 0x80
 
 
 class Vault:
@@ -46,11 +49,16 @@ class Vault:
     def _use(self, keys: Mapping[int, EpochKey]) -> None:
         current = max(keys)
         size = (current.bit_length() + 7) // 8
+        number = current.to_bytes(size)
+        begins = size.to_bytes() + number, (size | _SHORT).to_bytes() + number
         # At once, for other threads seal and open meanwhile.
-        self._held = dict(keys), current, size.to_bytes() + current.to_bytes(size)
+        self._held = dict(keys), current, begins
 
     def seal(self, column: str, value: bytes) -> bytes:
-        keys, current, begins = self._held
+        keys, current, (begins, begins_short) = self._held
+        short = shortened(value)
+        if short is not None:
+            begins, value = begins_short, short
         return begins + keys[current].seal(column.encode(), value)
 
     def open(self, column: str, sealed: bytes) -> bytes | None:
@@ -61,7 +69,7 @@ class Vault:
         """
         # A number in four bytes begins with a zero.
         wide = sealed[0] == 0
-        begin, end = (0, _WIDE) if wide else (1, 1 + sealed[0])
+        begin, end = (0, _WIDE) if wide else (1, 1 + (sealed[0] & ~_SHORT))
         number = int.from_bytes(sealed[begin:end])
         key = self._held[0].get(number) or self._sought(number)
         if key is None:
@@ -69,7 +77,8 @@ class Vault:
         try:
             if wide:
                 return key.open_wide(f"{column}\n".encode(), sealed[end:])
-            return key.open(column.encode(), sealed[end:])
+            value = key.open(column.encode(), sealed[end:])
+            return lengthened(value) if sealed[0] & _SHORT else value
         except (InvalidTag, ValueError):
             raise StoreUnavailable(
                 f"a value of {column} was changed outside Forbear: restore the store from a backup"
