@@ -140,14 +140,13 @@ def test_a_store_with_long_digests_and_closed_reservations_loses_nothing(house: 
     house.sql("INSERT INTO reservations SELECT id, 'a', 1, 0, FALSE FROM attempts")
     house.sql("INSERT INTO reservations SELECT id, 'b', 1, 0, TRUE FROM attempts")
     house.sql("UPDATE alembic_version SET version_num = '0011'")
-    house.close()
-    house = House(house.home, house.clock, house.random, "own_b")
-    assert house.read(op) == op
-    assert [one.request_digest for one in house.attempts(op)] == [op.request_digest]
-    assert house.sql("SELECT scope FROM reservations") == [("b",)]
-    assert house.ask("sales").operation.id == op.id, "the intent is found"
-    assert house.sql("SELECT length(intent) FROM operations") == [(32,)]
-    house.close()
+    newer = House(house.home, house.clock, house.random, "own_b")
+    assert newer.read(op) == op
+    assert [one.request_digest for one in newer.attempts(op)] == [op.request_digest]
+    assert newer.sql("SELECT scope FROM reservations") == [("b",)]
+    assert newer.ask("sales").operation.id == op.id, "the intent is found"
+    assert newer.sql("SELECT length(intent) FROM operations") == [(32,)]
+    newer.close()
 
 
 @pytest.mark.requirement("D08", "D09")

@@ -158,16 +158,10 @@ def test_a_value_that_can_be_shortened_is(house: House) -> None:
     assert len(sealed) < 100
 
 
-@pytest.mark.parametrize(
-    "short",
-    [
-        b"",
-        b"\x63" + packing.shortened(b"x" * 99)[1:],
-        packing.shortened(b"x" * 99)[:-1],
-        packing.shortened(b"x" * 99) + b"x",
-        packing.shortened(b"x" * packing.MOST)[:-1],
-    ],
-)
+_SHORT = packing.shortened(b"x" * packing.MOST) or b""
+
+
+@pytest.mark.parametrize("short", [b"", b"\x63" + _SHORT[1:], _SHORT[:-1], _SHORT + b"x"])
 def test_a_value_that_was_shortened_otherwise_is_refused(house: House, short: bytes) -> None:
     op = house.new("sales")
     ((wrapped,),) = house.sql("SELECT wrapped_key FROM data_keys")
