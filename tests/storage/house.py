@@ -243,6 +243,8 @@ class House:
     def write(self, unit: Callable[[Connection], T]) -> T:
         if isinstance(self.database, Served):
             with self.database.units.begin() as connection:
+                # What goes to the driver without a detour begins no transaction.
+                connection.exec_driver_sql("SELECT 1")
                 return unit(connection)
         with self.database.lock.held(), self.database.writer.connect() as connection:
             connection.exec_driver_sql("BEGIN IMMEDIATE")
