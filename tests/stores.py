@@ -12,7 +12,10 @@ they use the very driver that the program uses: `within` is what makes that work
 from __future__ import annotations
 
 import asyncio
+import atexit
+import fcntl
 import os
+import shutil
 import sqlite3
 import subprocess
 import tempfile
@@ -170,11 +173,20 @@ def embedded(run: str) -> Server:
         # As root the server runs as another user, who must get there; a socket's path is short.
         folder = Path(tempfile.gettempdir()) / f"forbear-pg-{run}"
         folder.mkdir(mode=0o755, exist_ok=True)
-        started = get_server(folder / "data", cleanup_mode="delete")
+        # It is tidied up after the server, which is stopped and deleted at the end too.
+        atexit.register(_removed_if_empty, folder)
+        with (folder / "lock").open("w") as lock:  # two that start at once both make its folder
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            started = get_server(folder / "data", cleanup_mode="delete")
     server = Server(started.get_uri())
     # What the machine's disk does is no matter of tests: they kill processes, not the power.
     apart(server._do("ALTER SYSTEM SET fsync = off", "SELECT pg_reload_conf()"))
     return server
+
+
+def _removed_if_empty(folder: Path) -> None:
+    if not (folder / "data").exists():
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 class OwnServer(Server):

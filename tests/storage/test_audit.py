@@ -58,19 +58,18 @@ def recorded(
     """A log of 250 rows and a copy of it: operations, a decision, an unclear write, and many
     pauses. The last checkpoint is over row 242. An older program wrote it up to some row."""
     folder = tmp_path_factory.mktemp("recorded")
-    house = House(folder / "home", ManualClock(), FixedRandom())
-    house.clock.advance(12_345)
-    first = house.send(house.new("sales"), LOST)
-    house.decide(first, Option.ABANDON)
-    house.waiting("costs")
-    notes(house, 241 - rows_of(house))
-    note(house, Code.DECIDED)
-    notes(house, ROWS - rows_of(house))
-    assert signed(house)[-1] == 242
-    if request.param:
-        older(house, request.param)
-    yield house, copied(house, folder / "copy.db")
-    house.close()
+    with closing(House(folder / "home", ManualClock(), FixedRandom())) as house:
+        house.clock.advance(12_345)
+        first = house.send(house.new("sales"), LOST)
+        house.decide(first, Option.ABANDON)
+        house.waiting("costs")
+        notes(house, 241 - rows_of(house))
+        note(house, Code.DECIDED)
+        notes(house, ROWS - rows_of(house))
+        assert signed(house)[-1] == 242
+        if request.param:
+            older(house, request.param)
+        yield house, copied(house, folder / "copy.db")
 
 
 @pytest.fixture
@@ -423,10 +422,9 @@ def test_a_store_that_was_rolled_back_is_found_by_a_head_kept_elsewhere(
 def test_a_whole_log_under_another_key_is_another_log(house: House, tmp_path: Path) -> None:
     note(house)
     kept = checked(house.database.path).head
-    thief = House(tmp_path / "other", ManualClock(), FixedRandom())
-    note(thief)
-    forged = copied(thief, tmp_path / "forged.db")
-    thief.close()
+    with closing(House(tmp_path / "other", ManualClock(), FixedRandom())) as thief:
+        note(thief)
+        forged = copied(thief, tmp_path / "forged.db")
     assert checked(forged).broken is None
     broken = checked(forged, kept).broken
     assert broken is not None

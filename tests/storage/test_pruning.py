@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 
@@ -64,17 +65,16 @@ def recorded(
     """A log that was pruned to row 201, a copy from before that, and a head from before it. An
     older program wrote it up to some row."""
     folder = tmp_path_factory.mktemp("pruned")
-    house = House(folder / "home", ManualClock(), FixedRandom())
-    notes(house, 250)
-    if request.param:
-        older(house, request.param)
-    whole = copied(house, folder / "whole.db")
-    plan = prune(house)
-    assert plan.start is not None
-    assert (plan.start.sequence, plan.rows, plan.held) == (201, 201, None)
-    notes(house, 149)
-    yield copied(house, folder / "copy.db"), whole, checked(whole).head
-    house.close()
+    with closing(House(folder / "home", ManualClock(), FixedRandom())) as house:
+        notes(house, 250)
+        if request.param:
+            older(house, request.param)
+        whole = copied(house, folder / "whole.db")
+        plan = prune(house)
+        assert plan.start is not None
+        assert (plan.start.sequence, plan.rows, plan.held) == (201, 201, None)
+        notes(house, 149)
+        yield copied(house, folder / "copy.db"), whole, checked(whole).head
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 
@@ -300,13 +301,12 @@ def test_a_process_that_is_killed_while_it_rotates_loses_nothing(house: House) -
 def changed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A copy of a log whose signing key was changed twice: with rows 51 and 102."""
     folder = tmp_path_factory.mktemp("changed")
-    house = House(folder / "home", ManualClock(), FixedRandom())
-    for _ in range(2):
+    with closing(House(folder / "home", ManualClock(), FixedRandom())) as house:
+        for _ in range(2):
+            notes(house, 50)
+            rotate(house, Name.SIGNING)
         notes(house, 50)
-        rotate(house, Name.SIGNING)
-    notes(house, 50)
-    yield copied(house, folder / "copy.db")
-    house.close()
+        yield copied(house, folder / "copy.db")
 
 
 @pytest.mark.requirement("A05")

@@ -20,6 +20,7 @@ from heapq import heappop, heappush
 from urllib.parse import parse_qsl, urlsplit
 
 import sqlalchemy as sa
+from tests import stores
 from tests.storage.house import KEY, House, Quarter, Said, contract, rebuilt, told, used
 from tests.support import FixedRandom
 
@@ -332,7 +333,8 @@ class World:
     def _born(self) -> House:
         self.births += 1
         house = House(self.home, self.clock, self.random, f"own_{self.births}")
-        house.sql("PRAGMA synchronous = OFF")  # processes die here, machines do not
+        if not stores.on_server():
+            house.sql("PRAGMA synchronous = OFF")  # processes die here, machines do not
         return house
 
     @property
