@@ -29,20 +29,25 @@ class Follower:
         Raises:
             StoreUnavailable: the store could not be read.
         """
-        if self._seen is None:
-            first = await self._looks.read(self.operation_ids)
-            self._seen = self._seen or first
+        while self._seen is None:
+            await self._looks.join()
         if self._error is not None:
             raise self._error
         return self._seen
+
+    @property
+    def is_new(self) -> bool:
+        """It was told of nothing yet."""
+        return self._seen is None
 
     def tell(self, seen: Versions) -> None:
         """Note what a look found, if it was for these operations too."""
         if self.operation_ids <= seen.keys():
             mine = {one: seen[one] for one in self.operation_ids}
             if self._error is not None or mine != self._seen:
+                if not self.is_new:  # else it is about to look
+                    self.wake.set()
                 self._seen, self._error = mine, None
-                self.wake.set()
 
     def fail(self, error: Exception) -> None:
         """Raise this at whoever asks, until a look succeeds."""
@@ -57,6 +62,7 @@ class Looks:
         self._store = store
         self._followers: set[Follower] = set()
         self._looking: asyncio.Task[None] | None = None
+        self._joining: asyncio.Task[None] | None = None
 
     @contextmanager
     def following(self, operation_ids: Collection[str], wake: asyncio.Event) -> Generator[Follower]:
@@ -64,7 +70,8 @@ class Looks:
         follower = Follower(self, operation_ids, wake)
         self._followers.add(follower)
         if self._looking is None:
-            self._looking = asyncio.create_task(self._look())
+            # Taken before anybody reads, so that no change between the two is missed.
+            self._looking = asyncio.create_task(self._look(self._store.news))
         try:
             yield follower
         finally:
@@ -77,22 +84,37 @@ class Looks:
         for follower in self._followers:
             follower.wake.set()
 
-    async def read(self, operation_ids: Collection[str]) -> Versions:
-        """What these operations are now."""
-        found = await self._store.read.versions(operation_ids)
-        return {**dict.fromkeys(operation_ids), **found}
+    async def join(self) -> None:
+        """Tell those who are new what there is; those who come at once share one read.
 
-    async def _look(self) -> None:
+        Raises:
+            StoreUnavailable: the store could not be read.
+        """
+        if self._joining is None:
+            self._joining = asyncio.create_task(self._tell_new())
+        await asyncio.shield(self._joining)
+
+    async def _tell_new(self) -> None:
+        self._joining = None  # who comes from here on needs another read
+        new = [one for one in self._followers if one.is_new]
+        seen = await self._read(new)
+        for follower in new:
+            if follower.is_new:  # a look that ended meanwhile knows more
+                follower.tell(seen)
+
+    async def _read(self, followers: Collection[Follower]) -> Versions:
+        wanted = frozenset[str]().union(*(one.operation_ids for one in followers))
+        return {**dict.fromkeys(wanted), **await self._store.read.versions(wanted)}
+
+    async def _look(self, news: asyncio.Event) -> None:
         while True:
-            # Taken before reading, so that no change between the two is missed.
+            await news.wait()
             news = self._store.news
-            wanted = frozenset[str]().union(*(one.operation_ids for one in self._followers))
             try:
-                seen = await self.read(wanted)
+                seen = await self._read(self._followers)
             except Exception as error:  # whatever it is, the next look may succeed
                 for follower in self._followers:
                     follower.fail(error)
             else:
                 for follower in self._followers:
                     follower.tell(seen)
-            await news.wait()
