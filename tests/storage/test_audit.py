@@ -367,6 +367,28 @@ def test_nothing_that_a_header_is_made_of_can_be_changed(house: House, change: s
     assert broken.row == 57
 
 
+@pytest.mark.requirement("A05")
+def test_no_row_of_an_older_format_follows_a_newer_one(house: House) -> None:
+    """At the end that nothing signs, anybody can write a row of an older program."""
+    notes(house, 3)
+    path = copied(house, house.home / "copy.db")
+    (header,) = headers(path)[2:]
+    older = sealing.compact({**header, "format": sealing.WIDE})
+
+    def replaces(store: sqlite3.Connection) -> None:
+        previous, sealed = hash_at(store, 2), b"x" * 80
+        whole = sealing.sealed_hash(previous, older, sealed)
+        store.execute(
+            "UPDATE events SET header = ?, previous = ?, hash = ?, sealed = ?, code = NULL, "
+            "minute = NULL, epoch = NULL, digest = NULL WHERE sequence = 3",
+            (older, previous, whole, sealed),
+        )
+
+    broken = checked(attacked(path, replaces)).broken
+    assert broken is not None
+    assert (broken.row, "has another format" in broken.why) == (3, True)
+
+
 def truncates_with_checkpoints(store: sqlite3.Connection) -> None:
     (last,) = store.execute("SELECT max(sequence) FROM checkpoints WHERE sequence < 200").fetchone()
     store.execute("DELETE FROM checkpoints WHERE sequence > ?", (last,))

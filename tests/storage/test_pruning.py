@@ -193,7 +193,9 @@ def test_an_unclear_write_holds_until_it_is_decided_and_forgotten(house: House) 
     assert held is not None
     assert "may still meet a repetition of itself" in held.why
     house.clock.advance(DAY)
+    assert house.sql("SELECT id FROM audit_operations") == [(op.id,)]
     assert prune(house).held is None
+    assert house.sql("SELECT id FROM audit_operations") == []
     assert checked(house.database.path).broken is None
 
 
@@ -318,6 +320,11 @@ def forges_the_row_that_says_so(store: sqlite3.Connection) -> None:
     rechained(store, 251)
 
 
+def changes_a_column_of_the_row_that_says_so(store: sqlite3.Connection) -> None:
+    """Its header is a text, and its columns are what it is found by."""
+    store.execute("UPDATE events SET minute = minute + 1 WHERE sequence = 251")
+
+
 def removes_everything(store: sqlite3.Connection) -> None:
     store.execute("DELETE FROM events")
     store.execute("DELETE FROM checkpoints WHERE sequence > 201")
@@ -335,6 +342,7 @@ def removes_everything(store: sqlite3.Connection) -> None:
         (removes_the_rows_after_the_start, 202, "is missing"),
         (removes_the_row_that_says_so, 1, "no signed row says so"),
         (forges_the_row_that_says_so, 202, "are not those"),
+        (changes_a_column_of_the_row_that_says_so, 251, "was changed"),
         (removes_everything, 1, "no signed row says so"),
     ],
 )

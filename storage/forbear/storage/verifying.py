@@ -373,7 +373,7 @@ def _stored(connection: sqlite3.Connection, path: Path) -> Evidence:
         )
         checkpoints = (Checkpoint(*one) for one in listed)
     sealed = "sealed" if "sealed" in columns else "NULL"
-    narrow = _NARROW if "digest" in columns else "NULL, NULL, NULL, NULL, NULL"
+    narrow = _NARROW if "digest" in columns else _WITHOUT
     rows = connection.execute(f"SELECT {_WIDE}, {sealed}, {narrow} FROM events ORDER BY sequence")
     count = connection.execute("SELECT count(*) FROM events").fetchone()[0]
     log = "log_unsigned" if public is None else log_id(public)
@@ -385,7 +385,7 @@ def _served(found: Look) -> Evidence:
     public = _public(from_keys[0][0], found.place) if from_keys else None
     columns = "number, sequence, hash, at, previous, signature, next_key"
     checkpoints = (Checkpoint(*one) for one in found.pages(columns, "checkpoints", "number"))
-    columns = f"{_WIDE}, sealed, {_NARROW}"
+    columns = f"{_WIDE}, sealed, {_NARROW if found.has('audit_operations') else _WITHOUT}"
     rows = map(_Stored._make, found.pages(columns, "events", "sequence"))
     [(count,)] = found.rows("SELECT count(*) FROM events")
     log = "log_unsigned" if public is None else log_id(public)
@@ -397,6 +397,9 @@ _NARROW = (
     "digest, code, minute, epoch, "
     "(SELECT id FROM audit_operations WHERE number = events.operation) AS named"
 )
+
+_WITHOUT = "NULL, NULL, NULL, NULL, NULL"
+"""The same in a store of an older program."""
 
 
 class _Stored(NamedTuple):
