@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import anyio.lowlevel
@@ -36,7 +37,7 @@ from forbear.storage.store import Store
 pytestmark = pytest.mark.anyio
 
 STATUS = "GET /exports/exp_1"
-LARGE_END = {"id": "exp_1", "state": "done", "padding": "x" * 300_000}
+LARGE_END = {"id": "exp_1", "state": "done", "padding": Random(1).randbytes(150_000).hex()}
 
 
 async def limit_disk(store: Store, pages: int | None) -> None:
@@ -68,7 +69,7 @@ async def test_an_outcome_that_finds_the_disk_full_is_kept_until_there_is_room(
         on.clock.advance(op.next_at - on.now)
         on.app.store.wake()
         await on.provider.arrived(STATUS)
-        await limit_disk(on.app.store, 10)
+        await limit_disk(on.app.store, 0)
         with caplog.at_level(logging.ERROR):
             on.provider.release("end")
             await heard(caplog, "not stored yet")
@@ -236,3 +237,27 @@ async def test_what_becomes_due_while_it_is_still_in_hand_is_carried_next(
             await anyio.lowlevel.checkpoint()
         let_go.set()
         await on.provider.arrived(STATUS)
+
+
+async def test_a_process_that_ends_after_its_worker_failed_stores_what_comes_of_its_requests(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken() -> int:
+        raise RuntimeError("a defect")
+
+    clock = ManualClock()
+    async with furnished(tmp_path, NO_RESULT, states=FOREVER) as provider:
+        async with process(provider, tmp_path, clock) as on:
+            said = {"id": "exp_1", "state": "queued"}
+            on.script(Answer(202, said, gate="slow", effect=True), route=SUBMIT)
+            asked = {"provider": "exp", "job": "export", "arguments": {"dataset": "sales"}}
+            await on.call("submit_job", **asked, wait_seconds=0)
+            await provider.arrived(SUBMIT)
+            monkeypatch.setattr(on.app.store.liveness, "sweep", broken)
+            clock.advance(2_000)
+            await heard(caplog, "the worker failed and starts again")
+            asyncio.get_running_loop().call_later(0.3, provider.release, "slow")
+        async with process(provider, tmp_path, clock) as on:
+            await on.settled()
+            (op,) = await on.app.store.read.find()
+        assert (op.state, op.provider_job, provider.count(SUBMIT)) == ("waiting", "exp_1", 1)

@@ -137,7 +137,7 @@ async def _running(
                     rounds=rounds,
                     keeper=keeper,
                 )
-                async with _supervised(carrier.run, app.superseded):
+                async with _supervised(carrier.run, app.superseded, carrier.end):
                     yield app
     finally:
         await store.close()
@@ -161,11 +161,14 @@ async def _rounds(app: App, upstream: Upstream, credentials: Credentials) -> Asy
 
 @asynccontextmanager
 async def _supervised(
-    run: Callable[[], Awaitable[None]], superseded: asyncio.Event
+    run: Callable[[], Awaitable[None]],
+    superseded: asyncio.Event,
+    end: Callable[[], Awaitable[None]] | None = None,
 ) -> AsyncIterator[None]:
     """Keep a task running beside the body: started again if it fails, stopped at the end.
 
-    Not again where a newer program upgraded the store.
+    Not again where a newer program upgraded the store. `end` does what stopping it does, where it
+    has just failed.
     """
 
     async def keep() -> None:
@@ -178,7 +181,12 @@ async def _supervised(
                 return
             except Exception:
                 _log.exception("the worker failed and starts again")
-                await asyncio.sleep(1)
+                try:
+                    await asyncio.sleep(1)
+                except asyncio.CancelledError:
+                    if end is not None:
+                        await end()
+                    raise
 
     task = asyncio.create_task(keep(), name="worker")
     try:

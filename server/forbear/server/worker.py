@@ -133,7 +133,7 @@ class Worker:
                 await self._tasks()
         except asyncio.CancelledError:
             # Only then: requests under way outlive a worker that fails and starts again.
-            await self._finish(GRACE)
+            await self.end()
             raise
         except BaseExceptionGroup as failed:
             if failed.subgroup(StoreTooNew) is None:
@@ -146,6 +146,10 @@ class Worker:
             tasks.create_task(self._keep_pulse())
             tasks.create_task(self._keep_alive())
             tasks.create_task(self._schedule())
+
+    async def end(self) -> None:
+        """Give requests under way a short grace; for who ends it between a failure and a start."""
+        await self._finish(GRACE)
 
     async def _finish(self, grace: float | None) -> None:
         under_way = {*self._busy.values(), *self._flights}
