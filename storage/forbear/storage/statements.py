@@ -71,8 +71,9 @@ class Statement:
         return run(connection, self._plan(connection.dialect), values)[1]
 
     def _plan(self, dialect: Dialect) -> Plan:
-        if self._last is not None and self._last[0]() is dialect:
-            return self._last[1]
+        last = self._last
+        if last is not None and last[0]() is dialect:
+            return last[1]
         plan = self._plans.get(dialect)
         if plan is None:
             plan = self._plans[dialect] = Plan(self.written, self._sets, dialect)
