@@ -59,6 +59,7 @@ def _canaries(path: Path) -> list[str]:
     return [canary for canary in CANARIES if canary.encode() in data]
 
 
+@pytest.mark.sqlite  # it reads the files of the store
 async def test_no_word_of_agent_person_or_provider_lies_in_plain_in_any_file(
     tmp_path: Path,
 ) -> None:

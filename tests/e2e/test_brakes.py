@@ -6,6 +6,7 @@ import asyncio
 from pathlib import Path
 
 import pytest
+from tests import stores
 from tests.e2e.harness import (
     EXPORT,
     FINDABLE,
@@ -50,7 +51,8 @@ async def end(on: Stage, task: str = "month-end") -> Data:
 
 @pytest.fixture
 def forbear(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("FORBEAR_HOME", str(tmp_path))
+    for name, value in {"FORBEAR_HOME": str(tmp_path), **stores.environment(tmp_path)}.items():
+        monkeypatch.setenv(name, value)
     return tmp_path
 
 

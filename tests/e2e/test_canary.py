@@ -236,6 +236,7 @@ async def second_process(on: Scene, client: Client, crashed: str) -> list[str]:
     return [fetched["operation_id"], denied]
 
 
+@pytest.mark.sqlite  # it reads the files of the store
 @pytest.mark.parametrize("kind", KINDS)
 async def test_a_reflected_secret_is_found_nowhere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str

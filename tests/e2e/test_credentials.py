@@ -171,6 +171,7 @@ async def test_an_environment_token_is_registered_at_its_first_use_and_another_s
         assert set(sent(provider)) == {f"Bearer {TOKEN}"}
 
 
+@pytest.mark.sqlite  # it reads the files of the store
 async def test_a_secret_appears_in_nothing_that_an_agent_or_the_trail_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,14 +9,13 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import sqlite3
 import unicodedata
-from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 from mcp import Client
+from tests import stores
 from tests.e2e.harness import (
     KEYED,
     LOOK,
@@ -147,9 +146,8 @@ async def a_process_dies_right_after_an_unclear_write(
     provider.script(WRITE, LOST)
     lost = await asked(agent, "write_api", "transfer", {"amount": 2}, task="task-2")
     await becomes(agent, lost, "unclear")
-    with closing(sqlite3.connect(home / "forbear.db")) as connection:
-        for (pid,) in connection.execute("SELECT pid FROM processes").fetchall():
-            os.kill(pid, signal.SIGKILL)
+    for row in stores.rows(home, "SELECT pid FROM processes"):
+        os.kill(row["pid"], signal.SIGKILL)
     assert (provider.count(WRITE), provider.count(LOOK)) == (2, 1)
     return lost
 

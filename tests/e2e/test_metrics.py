@@ -17,6 +17,7 @@ from alembic.operations import Operations
 from mcp import Client, stdio_client
 from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
+from tests import stores
 from tests.e2e.harness import (
     NO_RESULT,
     PATIENCE,
@@ -30,7 +31,6 @@ from tests.e2e.harness import (
 from tests.e2e.test_coalescing import SHARED, customer
 from tests.e2e.test_retention import until_forgotten
 from tests.opened import opened, rewrite
-from tests.support import ManualClock
 
 from forbear.rules.model import Option
 from forbear.server.app import App, running
@@ -170,14 +170,13 @@ async def test_cases_and_decisions_are_counted_with_the_time_they_took(tmp_path:
 
 
 async def test_what_nobody_can_carry_and_who_carries_nothing_is_told(tmp_path: Path) -> None:
-    clock = ManualClock()
-    async with stage(tmp_path, clock=clock) as on:
+    async with stage(tmp_path) as on:
         await on.submit()
         assert (await scraped(on.app)).of("forbear_operations_unserved") == 0
-    settings = Settings.load({"FORBEAR_HOME": str(tmp_path)})
+    settings = Settings.load({"FORBEAR_HOME": str(tmp_path), **stores.environment(tmp_path)})
     idle = serving(tmp_path)
     idle.args.append("--no-worker")
-    async with running(settings, role="console", worker=False, clock=clock) as app:
+    async with running(settings, role="console", worker=False) as app:
         async with Client(stdio_client(idle)) as client:
             await client.list_tools()
             scrape = await scraped(app)
@@ -197,7 +196,7 @@ async def test_commits_of_all_processes_are_in_one_histogram(tmp_path: Path) -> 
                 news = on.app.store.news
                 on.clock.advance(10_001)  # to the next sign of life
                 await news.wait()
-    settings = Settings.load({"FORBEAR_HOME": str(tmp_path)})
+    settings = Settings.load({"FORBEAR_HOME": str(tmp_path), **stores.environment(tmp_path)})
     async with running(settings, role="console", worker=False) as other:
         assert (await scraped(other)).of("forbear_commit_seconds_count") > 0
 
@@ -222,6 +221,7 @@ async def test_no_counter_falls_when_retention_takes_what_it_counted(tmp_path: P
         assert after.of("forbear_requests_total") == 1
 
 
+@pytest.mark.sqlite  # no store on a server is so old
 async def test_an_older_store_begins_with_what_its_rows_tell(tmp_path: Path) -> None:
     async with bank(tmp_path, TRANSFER) as on:
         on.provider.script(WRITE, Drop())

@@ -123,6 +123,7 @@ async def test_what_is_beyond_its_deadline_and_with_nobody_lowers_the_share(tmp_
         assert (beyond.overdue, beyond.asked, beyond.concluded) == (1, 1, 0.5)
 
 
+@pytest.mark.sqlite  # a database is opened with the keys of a home, so that is made
 async def test_an_empty_home_has_nothing_to_measure_and_stays_empty(tmp_path: Path) -> None:
     home = tmp_path / "home"
     told = await stats(home)

@@ -6,13 +6,12 @@ import asyncio
 import json
 import os
 import signal
-import sqlite3
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 from mcp import Client
+from tests import stores
 from tests.e2e.harness import (
     FOREVER,
     NO_RESULT,
@@ -107,9 +106,8 @@ async def test_a_client_that_leaves_in_the_middle_of_a_submission_loses_nothing(
 
 async def pid_of(home: Path) -> int:
     """The process that serves a home alone."""
-    with closing(sqlite3.connect(home / "forbear.db")) as connection:
-        ((pid,),) = connection.execute("SELECT pid FROM processes").fetchall()
-    return int(pid)
+    (row,) = stores.rows(home, "SELECT pid FROM processes")
+    return int(row["pid"])
 
 
 @pytest.mark.requirement("D01", "D02")

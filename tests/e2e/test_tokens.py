@@ -6,14 +6,15 @@ import asyncio
 import base64
 import os
 import signal
-import sqlite3
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, closing
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote_plus
 
 import pytest
 from mcp import Client
+from tests import stores
 from tests.e2e.harness import (
     FOREVER,
     MINUTE,
@@ -410,18 +411,21 @@ async def test_the_story_tells_of_the_token_and_of_its_failure(tmp_path: Path) -
         assert story.count("for a token") == 2
         assert "no token: 503" in story
         assert "got a token" in story
-        with closing(sqlite3.connect(tmp_path / "forbear.db")) as store:
-            rows = store.execute("SELECT outcome, status FROM token_requests").fetchall()
-        assert rows == [("answered", 503), ("answered", 200)]
+        assert token_requests(tmp_path) == [("answered", 503), ("answered", 200)]
+
+
+def token_requests(home: Path) -> list[tuple[Any, ...]]:
+    """What came of each, in their order."""
+    query = "SELECT outcome, status FROM token_requests ORDER BY reserved_at"
+    return [tuple(row.values()) for row in stores.rows(home, query)]
 
 
 # --- crashes and secrecy ----------------------------------------------------------------------
 
 
 def kill_server(home: Path) -> None:
-    with closing(sqlite3.connect(home / "forbear.db")) as store:
-        ((pid,),) = store.execute("SELECT pid FROM processes").fetchall()
-    os.kill(pid, signal.SIGKILL)
+    (row,) = stores.rows(home, "SELECT pid FROM processes")
+    os.kill(row["pid"], signal.SIGKILL)
 
 
 async def rests(client: Client, operation_id: str) -> Data:
@@ -482,15 +486,13 @@ async def test_a_crash_while_a_token_is_fetched_is_on_record_and_nothing_tells_a
                 said.append(repr(await call(client, "operation_status")))
             assert "no token: its process is gone" in "".join(said)
             assert bearers(provider) == [f"Bearer {FIRST}", f"Bearer {SECOND}"]
-    with closing(sqlite3.connect(tmp_path / "forbear.db")) as store:
-        rows = store.execute("SELECT outcome, status FROM token_requests ORDER BY reserved_at")
-        assert rows.fetchall() == [
-            ("unknown", None),
-            ("answered", 503),
-            ("answered", 200),
-            ("answered", 200),
-            ("answered", 400),
-        ]
+    assert token_requests(tmp_path) == [
+        ("unknown", None),
+        ("answered", 503),
+        ("answered", 200),
+        ("answered", 200),
+        ("answered", 400),
+    ]
     places = [text.encode() for text in said]
     places += [path.read_bytes() for path in files_of(tmp_path)]
     assert not [needle for needle in NEEDLES for place in places if needle in place]

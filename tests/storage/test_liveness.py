@@ -9,8 +9,10 @@ import threading
 from pathlib import Path
 
 import pytest
+from tests.support import ManualClock
 
-from forbear.storage.liveness import Liveness
+from forbear.rules.ports import Moment
+from forbear.storage.liveness import Liveness, SharedLiveness
 
 
 def test_a_process_lives_from_its_claim_to_its_release(tmp_path: Path) -> None:
@@ -87,3 +89,17 @@ def test_no_sweep_takes_the_file_of_a_process_that_is_just_starting(tmp_path: Pa
     for sweeper in sweepers:
         sweeper.join()
     assert buried == []
+
+
+@pytest.mark.requirement("D07")
+def test_a_file_of_an_earlier_boot_shows_nobody_that_lives_and_proves_nobody_dead(
+    tmp_path: Path,
+) -> None:
+    before = Moment(0, 0, "before")
+    gone = SharedLiveness(tmp_path, "own_a", ManualClock(before))
+    gone.claim()
+    assert SharedLiveness(tmp_path, "own_b", ManualClock(before)).others() == {"own_a"}
+    gone.release()
+    later = SharedLiveness(tmp_path, "own_b", ManualClock(Moment(0, 0, "later")))
+    assert later.others() == set()
+    assert later.alive("own_a")

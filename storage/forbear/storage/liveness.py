@@ -123,6 +123,10 @@ class SharedLiveness(Liveness):
             return silent < SILENCE
         return self.alive(owner)
 
+    def others(self) -> set[str]:
+        """The owner ids of the other processes that live on this home since this boot."""
+        return {owner for owner in super().others() if self._made_here(owner)}
+
     def sweep(self) -> int:
         """Remove files that nobody needs any more, and say how many owners were found dead since
         the last call."""
