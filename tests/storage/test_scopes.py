@@ -8,7 +8,7 @@ from functools import partial
 from itertools import cycle, pairwise
 
 import pytest
-from tests.storage.house import House, Said
+from tests.storage.house import CONTRACT, House, Said, holding
 from tests.storage.traffic import CALLS, MINUTE, SECOND, Arrival, Traffic
 
 from forbear.rules.model import (
@@ -23,6 +23,7 @@ from forbear.rules.model import (
 )
 from forbear.storage.brakes import Brakes
 from forbear.storage.deciding import Decided
+from forbear.storage.reserving import Reserved
 from forbear.storage.transitions import Holding
 
 STEP = 1_112
@@ -485,3 +486,72 @@ def test_a_person_may_reset_a_scope_and_what_waits_leaves_one_by_one(house: Hous
     times = [one.at for one in traffic.arrived[before:]]
     assert len(times) >= 6
     assert times[0] - start <= SECOND
+
+
+# --- a queue is no bottleneck of its own --------------------------------------------------------
+
+ROOMY = CONTRACT.replace(
+    "max_concurrent_requests = 2", "max_concurrent_requests = 10\nmax_delayed_requests = 100"
+)
+
+
+def _over(house: House, reserved: Reserved) -> None:
+    """The provider takes it, so that its slot is free again."""
+    house.settle(reserved, Said(202, {"id": f"exp_{reserved.operation.number}", "state": "queued"}))
+
+
+def _rounds(house: House, ops: list[Operation], held: Holding) -> list[list[Reserved]]:
+    """Who of these leaves at this moment, in rounds: all that are due are asked together."""
+    rounds: list[list[Reserved]] = []
+    while due := [op for op in ops if house.read(op).is_due(house.clock.now().wall)]:
+        asked = [house.reserve(op, held) for op in due]
+        rounds.append([one for one in asked if isinstance(one, Reserved)])
+    return rounds
+
+
+def _leaving(house: House, ops: list[Operation], held: Holding) -> list[Reserved]:
+    return [one for together in _rounds(house, ops, held) for one in together]
+
+
+@pytest.mark.requirement("R21")
+def test_as_many_of_a_queue_leave_at_once_as_there_is_room_for(house: House) -> None:
+    held = holding(text=ROOMY)
+    ops = [house.new(f"q-{number}", held=held) for number in range(40)]
+    out = _leaving(house, ops, held)
+    assert len(out) == 10
+
+    for served in range(10, 40, 10):
+        for one in out:
+            _over(house, one)
+        rounds = _rounds(house, ops, held)
+        assert len(rounds) <= 4  # not one by one, each waiting for the one before it
+        out = [one for together in rounds for one in together]
+        assert [one.operation.id for one in out] == [op.id for op in ops[served : served + 10]]
+
+
+@pytest.mark.requirement("R21")
+def test_a_newcomer_leaves_at_once_where_there_is_room_for_all_before_it(house: House) -> None:
+    held = holding(text=ROOMY)
+    ops = [house.new(f"q-{number}", held=held) for number in range(15)]
+    out = _leaving(house, ops, held)
+    assert len(out) == 10
+    for one in out[:7]:
+        _over(house, one)
+
+    # Seven slots are free and five wait for them: one more leaves, and then no other.
+    late, later, last = (house.new(f"late-{number}", held=held) for number in range(3))
+    assert isinstance(house.reserve(late, held), Reserved)
+    assert isinstance(house.reserve(later, held), Reserved)
+    assert house.reserve(last, held) is False
+    assert len(_leaving(house, ops, held)) == 5
+
+
+@pytest.mark.requirement("R21")
+def test_nobody_is_overtaken_for_whom_there_is_no_room(house: House) -> None:
+    held = holding(text=ROOMY)
+    ops = [house.new(f"q-{number}", held=held) for number in range(15)]
+    out = _leaving(house, ops, held)
+    for one in out[:3]:
+        _over(house, one)
+    assert house.reserve(house.new("late", held=held), held) is False
+    assert [one.operation.id for one in _leaving(house, ops, held)] == [op.id for op in ops[10:13]]

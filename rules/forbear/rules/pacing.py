@@ -58,7 +58,9 @@ class ScopeState:
     first: bool = True
     """Whether it is the asking operation's turn."""
     ahead: int = 0
-    """Operations that are served before it."""
+    """About how many operations are served before it."""
+    most_ahead: int = 0
+    """No more are served before it than so many."""
     circuit: Circuit | None = None
 
 
@@ -99,6 +101,8 @@ class Taken:
     background_arrival: int | None
     next_at: int
     """When the scope can let the next request leave, ms."""
+    room: int = 0
+    """How many more it can let leave at once."""
     probes: bool = False
     """The request finds out whether an outage is over."""
 
@@ -173,22 +177,26 @@ def take(one: Shared, op: Operation, now: int, *, observes: bool) -> Taken | Lat
         return Later(seen.reset_at + _queue(one, step), WaitingFor.SCOPE, known=seen.first)
     least, until_reset = own_spacing(scope, seen, now), _quota_ends(seen, now)
     taken, early = _arrival(seen.theoretical_arrival, now, step, at_once, least, until_reset)
+    room = 1 if _left(seen, now) is not None or seen.circuit is not None else 1 + -early // step
     reserved, keeps = None, _reserved(scope, op)
     if keeps:
         slower, less = ceil(step / (1 - keeps)), ceil(least / (1 - keeps))
         reserved, late = _arrival(seen.background_arrival, now, slower, 1, less, until_reset)
-        early = max(early, late)
+        early, room = max(early, late), 1
     if early > 0:
         until = now + -(-early // 1_000) + _queue(one, step)
         return Later(until, WaitingFor.SCOPE, firm=seen.first)
     if seen.open_attempts >= slots(scope, op):
         until = seen.next_free_at if seen.next_free_at is not None else now + 1_000
         return Later(until, WaitingFor.SLOT)
-    if not seen.first:
-        # Who is first is called. The others look again in case nobody does, and not all at once.
+    room = min(room, slots(scope, op) - seen.open_attempts)
+    if not seen.first and seen.most_ahead >= room:
+        # There is no room for all before it. Who is first is called; the others look again in case
+        # nobody does, and not all at once.
         return Later(now + _queue(one, max(step, LOOKS_APART)), WaitingFor.SCOPE)
     next_at = now + max(0, -(-(taken - step * (at_once - 1) - now * 1_000) // 1_000))
-    return Taken(one.key, taken, reserved, next_at, probes=seen.circuit is not None)
+    probes = seen.circuit is not None
+    return Taken(one.key, taken, reserved, next_at, room - 1, probes)
 
 
 def _arrival(

@@ -5,14 +5,16 @@ the principals take turns, and each principal's tasks take turns among themselve
 waits longer than one round while another has more than its own. A queue is rows: what waits costs
 no memory in any process.
 
-The first of a queue is told when to look again; whoever comes after it has an estimate of its own,
-so that a queue goes on when the process that carried its first is gone.
+The first of a queue is told when to look again, and as many after it as there is room for, so that
+a queue is served no more slowly than what comes where there is none. Whoever comes later has an
+estimate of its own, so that a queue goes on when the process that carried its first is gone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any
 
 import sqlalchemy as sa
@@ -28,6 +30,9 @@ STUCK = 3_000
 
 COUNTED = 10_000
 """A queue is not counted further than this."""
+
+CALLED = 8
+"""How many are called at once at the most: each of them calls as many when it leaves."""
 
 LAST = 2**62
 """A number after that of every operation."""
@@ -75,9 +80,9 @@ _READY = Statement(
         operations.c.next_at > sa.bindparam("stuck"),
     )
     .order_by(waits.c.number)
-    .limit(1)
+    .limit(sa.bindparam("most", type_=sa.Integer))
 )
-_FIRST_TASK = sa.select(sa.func.min(tasks.c.task)).where(tasks.c.operation_id == _ID)
+_FIRST_TASK = Statement(sa.select(sa.func.min(tasks.c.task)).where(tasks.c.operation_id == _ID))
 _NEXT_TURN = (
     sa.update(scopes)
     .where(scopes.c.key == _SCOPE)
@@ -89,22 +94,45 @@ _ANY_OF_TASK = sa.select(sa.literal(1)).where(_lane(waits), waits.c.task == _TAS
 _ANY_OF_CALLER = sa.select(sa.literal(1)).where(_lane(waits)).limit(1)
 
 
+def _counted(table: sa.Table, name: str, *where: sa.ColumnElement[bool]) -> sa.Label[Any]:
+    some = sa.select(sa.literal(1)).select_from(table).where(*where).limit(COUNTED).subquery()
+    return sa.select(sa.func.count()).select_from(some).scalar_subquery().label(name)
+
+
+_HERE, _EQUAL = waits.c.scope == _SCOPE, waits.c.rank == _RANK
+_EARLIER = waits.c.number < sa.bindparam("of_n", type_=sa.BigInteger)
+_AHEAD = Statement(
+    sa.select(
+        _counted(waits, "urgent", _HERE, waits.c.rank < _RANK),
+        _counted(waits, "equal", _HERE, _EQUAL),
+        _counted(waits, "earlier", _HERE, _EQUAL, _EARLIER),
+        _counted(waits, "own", _lane(waits), waits.c.task == _TASK, _EARLIER),
+        _counted(turns, "callers", turns.c.scope == _SCOPE, turns.c.rank == _RANK),
+        _counted(task_turns, "tasks", _lane(task_turns)),
+        _counted(task_turns, "lanes", task_turns.c.scope == _SCOPE, task_turns.c.rank <= _RANK),
+    )
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Standing:
     """Where an operation stands in a queue."""
 
     first: bool
     ahead: int
+    """About how many are served before it."""
+    most: int
+    """No more are served before it than so many."""
 
 
 def standing(connection: Connection, scope: str, op: Operation, now: int) -> Standing:
     """Where `op` stands in the queue of a scope; a newcomer stands behind its equals."""
     if _OTHERS.first(connection, of_s=scope, id=op.id) is None:
-        return Standing(first=True, ahead=0)
+        return Standing(first=True, ahead=0, most=0)
     first = _first(connection, scope, now, op.id)
     if first is None or first.operation_id == op.id or first.rank > rank_of(op):
-        return Standing(first=True, ahead=0)
-    return Standing(first=False, ahead=_ahead(connection, scope, op))
+        return Standing(first=True, ahead=0, most=0)
+    return _behind(connection, scope, op)
 
 
 def _first(connection: Connection, scope: str, now: int, id: str = "") -> Any:
@@ -116,39 +144,31 @@ def _first(connection: Connection, scope: str, now: int, id: str = "") -> Any:
         for (task,) in _TASKS.all(connection, **lane):
             here = own if mine == (rank, principal, task) else None
             before = LAST if here is None else here.number
-            asked = {**lane, "of_t": task, "before": before, "stuck": now - STUCK}
+            asked = {**lane, "of_t": task, "before": before, "stuck": now - STUCK, "most": 1}
             first = _READY.first(connection, **asked) or here
             if first is not None:
                 return first
     return None
 
 
-def _ahead(connection: Connection, scope: str, op: Operation) -> int:
-    """About how many are served before `op`: a round for each of its own task before it."""
-    rank = rank_of(op)
-    here = waits.c.scope == scope
-    before = sa.or_(waits.c.rank < rank, sa.and_(waits.c.rank == rank, waits.c.number < op.number))
-    own = sa.and_(
-        waits.c.rank == rank,
-        waits.c.principal == op.principal,
-        waits.c.task == _first_task(connection, op),
-        waits.c.number < op.number,
+def _behind(connection: Connection, scope: str, op: Operation) -> Standing:
+    lane = {"of_s": scope, "of_r": rank_of(op), "of_p": op.principal}
+    lane["of_t"] = _first_task(connection, op)
+    found = _AHEAD.first(connection, of_n=op.number, **lane)
+    # A round for each of its own task before it.
+    in_order, rounds = found.urgent + found.earlier, (found.own + 1) * found.lanes
+    # Between two of one task come all tasks of its principal, and between those all principals.
+    turns_between = max(1, found.callers) * max(1, found.tasks)
+    others = min(found.equal - found.own, (found.own + 1) * turns_between)
+    return Standing(
+        first=False,
+        ahead=max(1, min(in_order, rounds)),
+        most=max(1, found.urgent + found.own + others),
     )
-    lanes = sa.and_(task_turns.c.scope == scope, task_turns.c.rank <= rank)
-    in_order = _count(connection, waits, sa.and_(here, before))
-    own_before = _count(connection, waits, sa.and_(here, own))
-    rounds = (own_before + 1) * _count(connection, task_turns, lanes)
-    return max(1, min(in_order, rounds))
 
 
 def _first_task(connection: Connection, op: Operation) -> str:
-    return connection.execute(_FIRST_TASK, {"id": op.id}).scalar() or ""
-
-
-def _count(connection: Connection, table: sa.Table, condition: sa.ColumnElement[bool]) -> int:
-    some = sa.select(sa.literal(1)).select_from(table).where(condition).limit(COUNTED).subquery()
-    counted: int = connection.execute(sa.select(sa.func.count()).select_from(some)).scalar_one()
-    return counted
+    return _FIRST_TASK.scalar(connection, id=op.id) or ""
 
 
 def hold(
@@ -215,12 +235,36 @@ def leave(connection: Connection, operation_id: str, now: int, *, served: bool =
             call_next(connection, place.scope, now, now)
 
 
-def call_next(connection: Connection, scope: str, at: int, now: int) -> None:
-    """Let the first of a queue look again at `at`, if it would look later."""
-    first = _first(connection, scope, now)
-    if first is not None and first.next_at > at:
-        wake = sa.update(operations).where(operations.c.id == first.operation_id)
-        connection.execute(wake.values(next_at=max(at, now)))
+def call_next(connection: Connection, scope: str, at: int, now: int, most: int = 1) -> None:
+    """Let the first of a queue look again at `at`, if they would look later: `most` of them."""
+    for place in _foremost(connection, scope, now, min(most, CALLED)):
+        if place.next_at > at:
+            wake = sa.update(operations).where(operations.c.id == place.operation_id)
+            connection.execute(wake.values(next_at=max(at, now)))
+
+
+def _foremost(connection: Connection, scope: str, now: int, most: int) -> list[Any]:
+    """Whose turn it is, and who comes next, about as they would be served one by one."""
+    found: list[Any] = []
+    by_rank: dict[int, list[Any]] = {}
+    for rank, principal in _CALLERS.all(connection, of_s=scope):
+        by_rank.setdefault(rank, []).append(principal)
+    for rank, principals in by_rank.items():
+        lanes: list[Any] = []
+        for principal in principals:
+            lane = {"of_s": scope, "of_r": rank, "of_p": principal}
+            for (task,) in _TASKS.all(connection, **lane):
+                asked = {**lane, "of_t": task, "before": LAST, "stuck": now - STUCK, "most": most}
+                ready = _READY.all(connection, **asked)
+                lanes += [ready] if ready else []
+                if len(found) + len(lanes) >= most:
+                    break
+            if len(found) + len(lanes) >= most:
+                break
+        found += [one for round in zip_longest(*lanes) for one in round if one is not None]
+        if len(found) >= most:
+            break
+    return found[:most]
 
 
 def _next_turn(connection: Connection, scope: str, now: int) -> int:

@@ -14,7 +14,7 @@ from forbear.rules import pacing
 from forbear.rules.admission import Admit
 from forbear.rules.contract import Scope
 from forbear.rules.model import Operation
-from forbear.rules.pacing import ScopeState, Shared, scope_key
+from forbear.rules.pacing import ScopeState, Shared, Taken, scope_key
 from forbear.rules.quotas import Quota
 from forbear.rules.steps import scopes_of
 from forbear.rules.tokens import uses_tokens
@@ -113,6 +113,7 @@ def _state(
         extra_free_at=free_at,
         first=place.first,
         ahead=place.ahead,
+        most_ahead=place.most,
         circuit=circuits.open_circuit(connection, key, host, now),
     )
     return known if row is None else _with_record(known, row)
@@ -192,6 +193,14 @@ def take(
         if one.background_arrival is not None:
             mark["background_arrival"] = one.background_arrival
         _set(connection, one.key, now, mark, taking=True)
+        _call_next(connection, one, now)
+
+
+def _call_next(connection: Connection, one: Taken, now: int) -> None:
+    """Tell those who can leave at once to look now, or the next one when it can."""
+    if one.room:
+        queueing.call_next(connection, one.key, now, now, one.room)
+    else:
         queueing.call_next(connection, one.key, one.next_at, now)
 
 
@@ -199,7 +208,7 @@ def take_beside(connection: Connection, admitted: Admit, now: int) -> None:
     """Take from each scope what one more request takes, for one that is no attempt."""
     for one in admitted.taken:
         _set(connection, one.key, now, {"theoretical_arrival": one.arrival}, taking=True)
-        queueing.call_next(connection, one.key, one.next_at, now)
+        _call_next(connection, one, now)
 
 
 def _set(
