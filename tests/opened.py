@@ -32,7 +32,7 @@ def histories(home: Path) -> list[tuple[Operation, list[AuditEvent]]]:
     def read(connection: sa.Connection, log: Log) -> list[tuple[Operation, list[AuditEvent]]]:
         found: list[tuple[Operation, list[AuditEvent]]] = []
         for row in connection.execute(sa.select(operations)).mappings():
-            mine = audit.TOLD.where(events.c.operation_id == row["id"])
+            mine = audit.TOLD.where(audit.of_operation(row["id"]))
             told = connection.execute(mine.order_by(events.c.sequence)).mappings()
             found.append((rows.operation(row), [audit.event(one, log) for one in told]))
         return found

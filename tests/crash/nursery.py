@@ -117,7 +117,7 @@ def arm(birth: Birth) -> None:
         case "":
             pass
         case "before the reservation commits":
-            _after(ledger.Ledger, "reserve", lambda out, _: after_reserve(out))
+            _after(ledger.Ledger, "_next_request", lambda out, _: after_reserve(out))
         case "before the first byte" | "after the answer":
             app.__dict__["open_store"] = _opened(app.open_store)
             app.__dict__["Upstream"] = _upstream(birth.point, meet)
