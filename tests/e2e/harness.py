@@ -87,6 +87,9 @@ TRANSFER: Data = {
 }
 """A write that can neither be recognised nor found again. Tests change it with `TRANSFER | {…}`."""
 
+UNHURRIED: Data = {"timeout": "1m"}
+"""For a request whose answer a test holds back while it does something else."""
+
 KEYED: Data = {"idempotency": {"at": "header:Idempotency-Key", "format": "uuid", "window": "24h"}}
 """What makes a write one that the provider recognises by its key."""
 

@@ -18,6 +18,7 @@ from tests.e2e.harness import (
     PROVABLE,
     SUBMIT,
     TRANSFER,
+    UNHURRIED,
     WRITE,
     Data,
     Stage,
@@ -311,7 +312,7 @@ async def test_a_resend_that_a_pause_keeps_past_the_keys_time_is_not_made(forbea
 
 
 async def test_what_is_on_its_way_when_a_pause_comes_is_recorded(forbear: Path) -> None:
-    async with bank(forbear, TRANSFER | FINDABLE) as on:
+    async with bank(forbear, TRANSFER | FINDABLE | UNHURRIED) as on:
         on.script(Answer(202, {"id": "tr_1"}, gate="slow", effect=True), route=WRITE)
         asked = asyncio.create_task(on.write(wait_seconds=50))
         await on.provider.arrived(WRITE)

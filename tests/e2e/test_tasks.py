@@ -24,6 +24,7 @@ from tests.e2e.harness import (
     QUICK,
     SUBMIT,
     TRANSFER,
+    UNHURRIED,
     WRITE,
     Stage,
     bank,
@@ -96,7 +97,7 @@ async def test_the_result_of_a_task_fits_the_schema_of_the_tool_that_made_it(
 ) -> None:
     calls = {
         "customer": {"method": "GET", "path": "/customers/7"},
-        "transfer": TRANSFER,
+        "transfer": TRANSFER | UNHURRIED,
     }
     async with stage(tmp_path, calls=calls) as on, client(on) as agent:
         # What is over before the tool has answered is no task.
