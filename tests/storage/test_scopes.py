@@ -555,3 +555,21 @@ def test_nobody_is_overtaken_for_whom_there_is_no_room(house: House) -> None:
         _over(house, one)
     assert house.reserve(house.new("late", held=held), held) is False
     assert [one.operation.id for one in _leaving(house, ops, held)] == [op.id for op in ops[10:13]]
+
+
+@pytest.mark.requirement("R21")
+def test_a_newcomer_reckons_with_a_turn_of_every_other_between_the_tasks_of_its_own(
+    house: House,
+) -> None:
+    held = holding(text=ROOMY)
+    busy = [house.new(f"busy-{number}", held=held) for number in range(10)]
+    out = _leaving(house, busy, held)
+    others = [house.new(f"other-{n}", held=held, principal="other") for n in range(3)]
+    mine = [house.new(f"mine-{task}", held=held, task=task) for task in ("a", "b")]
+    assert _leaving(house, [*others, *mine], held) == []
+    for one in out[:5]:
+        _over(house, one)
+
+    # Two tasks of its principal, and an other before each of the three: five go before it.
+    assert house.reserve(house.new("late", held=held, task="c"), held) is False
+    assert len(_leaving(house, [*others, *mine], held)) == 5

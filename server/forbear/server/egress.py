@@ -40,7 +40,6 @@ class Origin:
         return address is not None and address.is_loopback
 
 
-@lru_cache(maxsize=1_024)
 def read_origin(url: str) -> Origin | str:
     """The origin of an absolute http or https URL, or why it is refused.
 
@@ -72,6 +71,12 @@ def read_origin(url: str) -> Origin | str:
     return Origin(parts.scheme, host, port or _PORTS[parts.scheme])
 
 
+@lru_cache(maxsize=64)
+def _base_origin(base_url: str) -> Origin | str:
+    """Kept, as contracts have few. Other addresses may hold a secret, and are not."""
+    return read_origin(base_url)
+
+
 def check_url(
     url: str, base_url: str, allow_hosts: Sequence[str], from_answer: bool = False
 ) -> str | None:
@@ -82,7 +87,7 @@ def check_url(
     if `base_url` is on this machine.
     """
     whose = "the address in the provider's answer" if from_answer else "the address"
-    base = read_origin(base_url)
+    base = _base_origin(base_url)
     if isinstance(base, str):
         return f"base_url {base}"
     origin = read_origin(url)
@@ -108,7 +113,7 @@ def takes_credential(url: str, base_url: str, request_hosts: Sequence[str]) -> b
     if isinstance(origin, str):
         return False
     exact = (entry for entry in request_hosts if not entry.startswith("*"))
-    ours = origin == read_origin(base_url) and _is_below(urlsplit(url).path, base_url)
+    ours = origin == _base_origin(base_url) and _is_below(urlsplit(url).path, base_url)
     return ours or any(_allows(entry, origin) for entry in exact)
 
 

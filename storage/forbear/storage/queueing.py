@@ -158,7 +158,8 @@ def _behind(connection: Connection, scope: str, op: Operation) -> Standing:
     # A round for each of its own task before it.
     in_order, rounds = found.urgent + found.earlier, (found.own + 1) * found.lanes
     # Between two of one task come all tasks of its principal, and between those all principals.
-    turns_between = max(1, found.callers) * max(1, found.tasks)
+    # A newcomer is not counted among them yet.
+    turns_between = (found.callers + 1) * (found.tasks + 1)
     others = min(found.equal - found.own, (found.own + 1) * turns_between)
     return Standing(
         first=False,
