@@ -6,6 +6,7 @@ ARG PYTHON=python:3.13-slim
 FROM ${PYTHON} AS build
 WORKDIR /src
 COPY pyproject.toml README.md LICENSE ./
+COPY contracts contracts
 COPY rules rules
 COPY storage storage
 COPY tools tools

@@ -69,7 +69,7 @@ def test_the_wheel_installs_the_one_name_forbear(wheel: Path) -> None:
 def test_the_wheel_holds_every_source_file_and_no_other(wheel: Path) -> None:
     sources = {
         path.relative_to(REPOSITORY / layer).as_posix()
-        for layer in LAYERS
+        for layer in (*LAYERS, "contracts")
         for path in (REPOSITORY / layer).rglob("*")
         if path.is_file() and "__pycache__" not in path.parts
     }

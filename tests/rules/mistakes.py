@@ -207,10 +207,17 @@ IN_SMALL: dict[str, Change] = {
     ),
     "template-in-base": (
         '"https://api.exp.example/v1"',
-        '"https://{account.id}.example" #!',
+        '"https://{arg.host}.example" #!',
         "base_url",
         "placeholder",
-        "one host",
+        "whole address",
+    ),
+    "template-in-base-of-no-account": (
+        '"https://api.exp.example/v1"',
+        '"https://{account.host}/v1" #!',
+        "base_url",
+        "needs 'host'",
+        "[account]",
     ),
     "address-in-short-call": (
         '"GET /customers/{arg.id}"',

@@ -10,6 +10,7 @@ from random import Random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.contracts.library import NAMES, contract_of
 from tests.rules.contracts import FULL, SMALL, loaded
 
 from forbear.rules import backoff
@@ -87,12 +88,13 @@ def test_the_first_check_comes_after_half_to_all_of_its_wait(schedule: Backoff, 
 # --- how far a budget reaches ---------------------------------------------------------------
 
 ROOT = Path(__file__).parents[2]
-FILES = (*(ROOT / "tests" / "survey").glob("*.toml"), *(ROOT / "contracts").glob("*.toml"))
-SURVEYED, _ = parse_all({path.name: path.read_text(encoding="utf-8") for path in sorted(FILES)})
+FILES = sorted((ROOT / "tests" / "survey").glob("*.toml"))
+SURVEYED, _ = parse_all({path.name: path.read_text(encoding="utf-8") for path in FILES})
+SHIPPED = {name: contract_of(name) for name in NAMES}
 EXAMPLES = {"smallest": loaded(SMALL), "long form": loaded(FULL)}
 JOBS = [
     pytest.param(job, id=f"{name}.{job.name}")
-    for name, contract in {**EXAMPLES, **SURVEYED}.items()
+    for name, contract in {**EXAMPLES, **SURVEYED, **SHIPPED}.items()
     for job in contract.jobs.values()
 ]
 

@@ -9,12 +9,14 @@ from typing import Any
 
 import pytest
 from jsonschema import Draft202012Validator
+from tests.contracts.library import FOLDER
 from tests.rules.contracts import FULL, SMALL, changed, errors_of
 
 from forbear.rules.contract_keys import TABLES
 from forbear.rules.contract_schema import schema
 
 SURVEY = Path(__file__).parent.parent / "survey"
+FILES = (*SURVEY.glob("*.toml"), *FOLDER.glob("*.toml"))
 VALIDATOR = Draft202012Validator(schema())
 PARENTS = {
     "auth": "[auth]", "check": "[account.check]", "scope": "[scopes.s]",
@@ -43,7 +45,7 @@ def test_the_schema_is_a_valid_schema() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    [SMALL, FULL, *(path.read_text(encoding="utf-8") for path in sorted(SURVEY.glob("*.toml")))],
+    [SMALL, FULL, *(path.read_text(encoding="utf-8") for path in sorted(FILES))],
 )
 def test_every_good_contract_is_valid(text: str) -> None:
     assert [error.message for error in VALIDATOR.iter_errors(plain(text))] == []

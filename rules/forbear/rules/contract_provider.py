@@ -26,13 +26,14 @@ from forbear.rules.contract_keys import (
     RESENDS,
     STATUS_CODE,
 )
-from forbear.rules.contract_kinds import Section, is_table, nearest
+from forbear.rules.contract_kinds import Fault, Section, is_table, nearest
 from forbear.rules.contract_request_terms import (
     BASE_URL,
     CONSOLE,
     HOSTS,
     LINK,
     PLAIN_HEADERS,
+    fill_base_url,
 )
 from forbear.rules.contract_requests import Names, surroundings
 from forbear.rules.contract_terms import (
@@ -81,7 +82,7 @@ def contract(
         section.place.complain("has no base_url", 'add base_url = "https://…"')
     account = _account(section.section("account"))
     authentication = auth(section.section("auth"))
-    base_url = section.get("base_url", BASE_URL, "")
+    base_url = _base_url(section, account)
     allow_hosts = section.get("allow_hosts", HOSTS, ())
     headers = section.get("headers", PLAIN_HEADERS, ())
     around = Around(
@@ -149,6 +150,15 @@ def _account(section: Section) -> Mapping[str, str]:
         "id": section.get("id", LITERAL, "default"),
         **{key: str(section.values[key]) for key in further},
     }
+
+
+def _base_url(section: Section, account: Mapping[str, str]) -> str:
+    stated = section.get("base_url", BASE_URL, "")
+    try:
+        return fill_base_url(stated, account)
+    except Fault as fault:
+        section.complain("base_url", fault.problem, fault.fix)
+        return ""
 
 
 def _account_check(section: Section) -> Mapping[str, str] | None:

@@ -382,10 +382,39 @@ def check_address(raw: str) -> str:
     return raw
 
 
+_OF_ACCOUNT = re.compile(r"\{account\.([A-Za-z0-9_-]+)\}")
+
+
+def fill_base_url(raw: str, account: Mapping[str, str]) -> str:
+    """The address with the values of the account in it: `{account.host}` and the like.
+
+    Raises Fault if the account has no such value, or if one is no part of an address.
+    """
+
+    def value(found: re.Match[str]) -> str:
+        stated = account.get(found[1])
+        if stated is None:
+            raise Fault(
+                f"needs {found[1]!r} of the account", f'add {found[1]} = "…" below [account]'
+            )
+        if re.fullmatch(r"[A-Za-z0-9._~:-]+", stated) is None:
+            raise Fault(
+                f"cannot hold {found[1]!r} of the account, which is {stated!r}",
+                f'write {found[1]} without scheme and slashes, as in "host.example"',
+            )
+        return stated
+
+    filled = _OF_ACCOUNT.sub(value, raw)
+    return _base_url(filled) if filled != raw else raw
+
+
 def _base_url(raw: str) -> str:
-    if "{" in raw:
-        raise Fault("has a placeholder", "write the whole address; one contract serves one host")
-    check_address(raw)
+    if "{" in _OF_ACCOUNT.sub("", raw):
+        raise Fault(
+            "has a placeholder that no account fills",
+            "write the whole address, or {account.host} and host = … below [account]",
+        )
+    check_address(_OF_ACCOUNT.sub("x", raw))
     if "?" in raw or "#" in raw or raw != raw.strip():
         raise Fault("is more than an address", "leave query, fragment and blanks out")
     return raw.rstrip("/")

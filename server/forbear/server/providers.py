@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
+import tomllib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -163,8 +165,21 @@ def shipped(name: str) -> str | None:
     """The text of a contract that comes with Forbear, for `use = "name"`."""
     if not name.replace("-", "").replace("_", "").isalnum():
         return None
-    file = resources.files("forbear.server") / "contracts" / f"{name}.toml"
+    file = resources.files("forbear.contracts") / f"{name}.toml"
     return file.read_text(encoding="utf-8") if file.is_file() else None
+
+
+def shipped_names() -> list[str]:
+    """The names of all contracts that come with Forbear."""
+    files = resources.files("forbear.contracts").iterdir()
+    return sorted(file.name.removesuffix(".toml") for file in files if file.name.endswith(".toml"))
+
+
+def asked_of_account(text: str) -> list[str]:
+    """What a shipped contract uses of an account and leaves to the file that adapts it."""
+    loaded = tomllib.loads(text)
+    used = set(re.findall(r"\{account\.([A-Za-z0-9_-]+)", repr(loaded))) - {"id"}
+    return sorted(used - loaded.get("account", {}).keys())
 
 
 def _stamps(folder: Path) -> dict[str, Stamp]:

@@ -1,0 +1,1 @@
+"""Contracts of real providers, as data: `use = "NAME"`, `forbear contract add NAME`."""
