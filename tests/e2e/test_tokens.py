@@ -170,6 +170,13 @@ async def test_a_client_may_show_its_secret_in_the_body_where_the_contract_says(
         assert bearers(on.provider) == [f"Bearer {FIRST}"]
 
 
+async def test_a_client_may_show_its_id_beside_the_token_and_not_for_it(tmp_path: Path) -> None:
+    async with issued(tmp_path, grant(FIRST), client_id_header="X-Api-Key") as (on, issuer):
+        await read(on)
+        assert [one.headers["x-api-key"] for one in on.provider.arrivals] == [CLIENT]
+        assert "x-api-key" not in issuer.arrivals[0].headers
+
+
 @pytest.mark.parametrize(("life", "used"), [(3600, 3_539), (100, 89), ("100", 89), (0, 269)])
 async def test_a_token_is_renewed_before_its_end_and_not_sooner(
     tmp_path: Path, life: object, used: int

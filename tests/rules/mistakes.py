@@ -329,6 +329,30 @@ IN_FULL: dict[str, Change] = {
         "no key of the scheme",
         "secret",
     ),
+    "token-url-of-no-account": (
+        '[auth]\nscheme = "bearer"\nsecret = "env:EXP_TOKEN"',
+        '[auth]\nscheme = "oauth2_client"\nclient_id = "x"\nclient_secret = "env:S"\n'
+        'token_url = "https://{account.login}/token" #!',
+        "auth.token_url",
+        "needs 'login'",
+        "[account]",
+    ),
+    "token-url-with-an-argument": (
+        '[auth]\nscheme = "bearer"\nsecret = "env:EXP_TOKEN"',
+        '[auth]\nscheme = "oauth2_client"\nclient_id = "x"\nclient_secret = "env:S"\n'
+        'token_url = "https://{arg.host}/token" #!',
+        "auth.token_url",
+        "no account fills",
+        "whole address",
+    ),
+    "client-id-in-the-field-of-the-token": (
+        '[auth]\nscheme = "bearer"\nsecret = "env:EXP_TOKEN"',
+        '[auth]\nscheme = "oauth2_client"\nclient_id = "x"\nclient_secret = "env:S"\n'
+        'token_url = "https://id.exp.example/t"\nclient_id_header = "Authorization" #!',
+        "auth.client_id_header",
+        "no field for a client id",
+        "X-Api-Key",
+    ),
     "scheme-without-secret": (
         '[auth]\nscheme = "bearer"\nsecret = "env:EXP_TOKEN"',
         '[auth] #!\nscheme = "bearer"',

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.rules.contracts import errors_of, loaded
+from tests.rules.contracts import FULL, changed, errors_of, loaded
 
 HEAD = """\
 contract = 1
@@ -87,3 +87,15 @@ def test_a_repetition_says_so_where_the_key_goes_and_nowhere_else(name: str) -> 
     (error,) = errors_of(text(request_).replace("body api_key", "bearer"))
     assert error.key == "calls.send.idempotency.on_repeat"
     assert "query" in error.problem
+
+
+@pytest.mark.requirement("C03")
+def test_an_account_says_where_its_tokens_come_from() -> None:
+    text = changed(FULL, 'id = "acct_17"', 'id = "acct_17"\nlogin = "id.acme.example"')
+    stated = changed(
+        text,
+        'scheme = "bearer"\nsecret = "env:EXP_TOKEN"',
+        'scheme = "oauth2_client"\ntoken_url = "https://{account.login}/token"\n'
+        'client_id = "x"\nclient_secret = "env:S"',
+    )
+    assert loaded(stated).auth.token_url == "https://id.acme.example/token"

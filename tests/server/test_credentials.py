@@ -121,6 +121,20 @@ def test_a_client_is_named_by_its_own_credential_whatever_its_token_is() -> None
     assert wider.lacks_token()
 
 
+@pytest.mark.requirement("C03")
+def test_a_client_may_show_its_id_beside_its_token() -> None:
+    shown = replace(CLIENT, client_id_header="X-Api-Key")
+    credentials = Credentials({"K": SECRET}, ManualClock())
+    credentials.granted(shown, Grant("t0ken-0001", 3_600_000), 0)
+    found = credentials.resolve(shown)
+    assert isinstance(found, Credential)
+    assert found.headers() == (("Authorization", "Bearer t0ken-0001"), ("X-Api-Key", "app"))
+    assert found.fingerprint(KEY) == resolved(CLIENT, K=SECRET).fingerprint(KEY)
+    assert credentials.client(shown) == credentials.client(CLIENT)
+    unfit = credentials.resolve(replace(shown, client_id="a\nb"))
+    assert isinstance(unfit, MissingCredential)
+
+
 def test_a_refused_token_is_dropped_and_the_one_after_it_is_not() -> None:
     credentials = Credentials({"K": SECRET}, ManualClock())
     credentials.granted(CLIENT, Grant("t0ken-0001", 3_600_000), 0)

@@ -473,7 +473,7 @@ class Auth:
     """References to secrets, never secrets.
 
     `none`; `bearer`: secret; `basic`: user, password; `header`, `query`, `body`: name, secret;
-    `oauth2_client`: token_url, client_id, client_secret, scope, client_auth.
+    `oauth2_client`: token_url, client_id, client_secret, scope, client_auth, client_id_header.
     """
 
     scheme: str = "none"
@@ -489,6 +489,8 @@ class Auth:
     """The argument list where the secret is an `exec:` reference."""
     client_auth: str | None = None
     """How a client shows its secret: `basic` (if None) or `post`."""
+    client_id_header: str | None = None
+    """Header field that takes the client id beside the token."""
 
     def narrowed(self, secret: str) -> Auth:
         """The same way in with another secret; `basic` takes it as its password."""

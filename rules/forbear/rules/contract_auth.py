@@ -6,8 +6,13 @@ from collections.abc import Iterator, Mapping
 
 from forbear.rules.contract import Action, Auth, Job, Request, Template, Tree
 from forbear.rules.contract_keys import CLIENT_AUTH, SCHEME
-from forbear.rules.contract_kinds import Place, Section, nearest
-from forbear.rules.contract_request_terms import LINK, REFERENCE
+from forbear.rules.contract_kinds import Fault, Place, Section, nearest
+from forbear.rules.contract_request_terms import (
+    CLIENT_ID_HEADER,
+    REFERENCE,
+    TOKEN_URL,
+    fill_token_url,
+)
 from forbear.rules.contract_terms import TEXT, TEXTS
 from forbear.rules.requests import member_steps
 from forbear.rules.toml_lines import Path
@@ -25,11 +30,16 @@ _NEEDED: Mapping[str, tuple[str, ...]] = {
 _ALLOWED: Mapping[str, tuple[str, ...]] = {
     **_NEEDED,
     "basic": ("user", "password"),
-    "oauth2_client": ("token_url", "client_id", "client_secret", "scope", "client_auth"),
+    "oauth2_client": (
+        *_NEEDED["oauth2_client"],
+        "scope",
+        "client_auth",
+        "client_id_header",
+    ),
 }
 
 
-def auth(section: Section) -> Auth:
+def auth(section: Section, account: Mapping[str, str]) -> Auth:
     """References to the credential; its keys are those of its scheme."""
     scheme = section.get("scheme", SCHEME, "none")
     for key in _NEEDED[scheme]:
@@ -46,23 +56,29 @@ def auth(section: Section) -> Auth:
         section.get("secret", REFERENCE),
         section.get("user", TEXT),
         section.get("password", REFERENCE),
-        section.get("token_url", LINK),
+        _token_url(section, account),
         section.get("client_id", TEXT),
         section.get("client_secret", REFERENCE),
         section.get("scope", TEXT),
         section.get("exec", TEXTS),
         section.get("client_auth", CLIENT_AUTH),
+        section.get("client_id_header", CLIENT_ID_HEADER),
     )
     if scheme == "basic" and found.user is not None and not section.has("password"):
         section.place.at("user").read(REFERENCE, found.user)  # it is itself the secret
-    if found.token_url is not None and set("{#") & set(found.token_url):
-        section.complain(
-            "token_url",
-            "has a placeholder or a fragment",
-            "write the whole address of the endpoint",
-        )
     _check_command(section, found)
     return found
+
+
+def _token_url(section: Section, account: Mapping[str, str]) -> str | None:
+    stated = section.get("token_url", TOKEN_URL)
+    if stated is None:
+        return None
+    try:
+        return fill_token_url(stated, account)
+    except Fault as fault:
+        section.complain("token_url", fault.problem, fault.fix)
+        return None
 
 
 def _check_command(section: Section, found: Auth) -> None:

@@ -26,6 +26,7 @@ from forbear.rules.contract_request_terms import (
     BASE_URL,
     BODY,
     BODY_JSON,
+    CLIENT_ID_HEADER,
     CONSOLE,
     ECHO,
     FIELDS,
@@ -41,6 +42,7 @@ from forbear.rules.contract_request_terms import (
     PLAIN_HEADERS,
     QUERY,
     REFERENCE,
+    TOKEN_URL,
     URL,
 )
 from forbear.rules.contract_terms import (
@@ -116,11 +118,15 @@ AUTH = Table(
         "secret": (REFERENCE, "A reference: env:NAME, file:/path, keyring:service/user, exec:"),
         "user": (TEXT, "User name of basic; a reference or the name itself."),
         "password": (REFERENCE, "A reference to the password of basic."),
-        "token_url": (LINK, "Where oauth2_client fetches its token."),
+        "token_url": (TOKEN_URL, "Where oauth2_client fetches its token."),
         "client_id": (TEXT, "Client id of oauth2_client; a reference or the id itself."),
         "client_secret": (REFERENCE, "A reference to the client secret of oauth2_client."),
         "scope": (TEXT, "Scope that oauth2_client asks for."),
         "client_auth": (CLIENT_AUTH, "How the client shows its secret; default basic."),
+        "client_id_header": (
+            CLIENT_ID_HEADER,
+            "Header field that takes the client id beside the token.",
+        ),
         "exec": (TEXTS, "Program and arguments that print the secret, for exec:"),
     },
     required=("scheme",),

@@ -81,7 +81,7 @@ def contract(
     if not section.has("base_url"):
         section.place.complain("has no base_url", 'add base_url = "https://…"')
     account = _account(section.section("account"))
-    authentication = auth(section.section("auth"))
+    authentication = auth(section.section("auth"), account)
     base_url = _base_url(section, account)
     allow_hosts = section.get("allow_hosts", HOSTS, ())
     headers = section.get("headers", PLAIN_HEADERS, ())

@@ -390,7 +390,17 @@ def fill_base_url(raw: str, account: Mapping[str, str]) -> str:
 
     Raises Fault if the account has no such value, or if one is no part of an address.
     """
+    filled = _filled(raw, account)
+    return _base_url(filled) if filled != raw else raw
 
+
+def fill_token_url(raw: str, account: Mapping[str, str]) -> str:
+    """As `fill_base_url`, for the address where tokens are fetched."""
+    filled = _filled(raw, account)
+    return check_address(filled) if filled != raw else raw
+
+
+def _filled(raw: str, account: Mapping[str, str]) -> str:
     def value(found: re.Match[str]) -> str:
         stated = account.get(found[1])
         if stated is None:
@@ -404,8 +414,7 @@ def fill_base_url(raw: str, account: Mapping[str, str]) -> str:
             )
         return stated
 
-    filled = _OF_ACCOUNT.sub(value, raw)
-    return _base_url(filled) if filled != raw else raw
+    return _OF_ACCOUNT.sub(value, raw)
 
 
 def _base_url(raw: str) -> str:
@@ -420,11 +429,31 @@ def _base_url(raw: str) -> str:
     return raw.rstrip("/")
 
 
+def _token_url(raw: str) -> str:
+    if "#" in raw or "{" in _OF_ACCOUNT.sub("", raw):
+        raise Fault(
+            "has a fragment, or a placeholder that no account fills",
+            "write the whole address of the endpoint, or {account.host} and host = … below "
+            "[account]",
+        )
+    check_address(_OF_ACCOUNT.sub("x", raw))
+    return raw
+
+
+def _client_id_header(raw: str) -> str:
+    """A field for an id that is no secret; its name may be one that secrets have elsewhere."""
+    if _FIELD_NAME.fullmatch(raw) is None or raw.lower() in ("authorization", "cookie"):
+        raise Fault(f"{raw!r} is no field for a client id", 'write it as in "X-Api-Key"')
+    return raw
+
+
 def _link(parse: Callable[[str], str] = check_address) -> Kind[str]:
     return text_of(parse, "https://host.example", {"format": "uri"})
 
 
 BASE_URL = _link(_base_url)
+TOKEN_URL = _link(_token_url)
+CLIENT_ID_HEADER = text_of(_client_id_header, "X-Client-Id", {"minLength": 1})
 LINK = _link()
 CONSOLE = text_of(
     lambda raw: parse_template(check_address(raw)), Template("", ()), {"pattern": "^https?://"}

@@ -414,6 +414,9 @@ def binding_digest(surroundings: Mapping[str, object], requests: list[Request]) 
     return digest({**surroundings, "requests": [_bound(one) for one in requests]})
 
 
+_LATER_KEYS = frozenset({"client_auth", "client_id_header"})
+
+
 def surroundings(
     base_url: str,
     account: Mapping[str, object],
@@ -429,7 +432,7 @@ def surroundings(
             name: getattr(auth, name)
             for name in Auth.__slots__
             # A key of a later version counts only where it is stated: an upgrade strands nothing.
-            if name != "client_auth" or auth.client_auth is not None
+            if name not in _LATER_KEYS or getattr(auth, name) is not None
         },
         "allow_hosts": sorted(allow_hosts),
         "headers": headers,

@@ -28,6 +28,7 @@ from forbear.server.tokens import Tokens
 
 _FIELD_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # RFC 9110, section 5.6.2: token
 _FIELD_VALUE = re.compile(r"[\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?")
+_NO_FIELD_VALUE = "the value has characters that no header can carry -> check it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,8 +201,11 @@ class Credentials:
         user, secret = pair
         client = _grounds(auth, user, secret)
         token = self._tokens.of(client)
+        if auth.client_id_header is not None and not _FIELD_VALUE.fullmatch(user.value):
+            return MissingCredential(user.reference, _NO_FIELD_VALUE)
+        named = () if auth.client_id_header is None else ((auth.client_id_header, user.value),)
         return Credential(
-            () if token is None else (("Authorization", f"Bearer {token}"),),
+            () if token is None else (("Authorization", f"Bearer {token}"), *named),
             _bound=("oauth2_client", auth.token_url or "", user.bound, secret.bound),
             _secrets=(secret.value,) if token is None else (secret.value, token),
             _client=client,
@@ -233,9 +237,7 @@ class Credentials:
         if auth.scheme == "body":
             return Credential(_body=((name, secret.value),), _bound=bound, _secrets=hidden)
         if not _FIELD_VALUE.fullmatch(secret.value):
-            return MissingCredential(
-                secret.reference, "the value has characters that no header can carry -> check it"
-            )
+            return MissingCredential(secret.reference, _NO_FIELD_VALUE)
         if auth.scheme == "bearer":
             field_value = f"Bearer {secret.value}"
             return Credential((("Authorization", field_value),), _bound=bound, _secrets=hidden)
