@@ -53,10 +53,9 @@ def _boot_clock() -> Callable[[], int]:
 
     Linux has CLOCK_BOOTTIME for that; the monotonic clocks of macOS and Windows do it anyway.
     """
-    clock_id = getattr(time, "CLOCK_BOOTTIME", None)
-    if not isinstance(clock_id, int):
-        return time.monotonic_ns
-    return lambda: time.clock_gettime_ns(clock_id)
+    if sys.platform == "linux":
+        return lambda: time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+    return time.monotonic_ns
 
 
 def _boot_id() -> str:

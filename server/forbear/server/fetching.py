@@ -11,6 +11,7 @@ import os
 import re
 import signal
 import subprocess
+import sys
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import wait as wait_for
@@ -156,15 +157,23 @@ def from_command(arguments: Sequence[str], environment: Mapping[str, str]) -> Fo
     try:
         code = process.wait(TIMEOUT)
     except subprocess.TimeoutExpired:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+        _kill(process)
         return f"{arguments[0]} did not end within {TIMEOUT} s -> see that it asks nobody anything"
     out = line.heard()
     if code:
         told = _harmless(complaint.heard(), out)
         return f"{arguments[0]} ended with {code}{told} -> run it yourself as this user"
     return checked(out, "its first line must be the secret")
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """End a command and, where the system knows of groups, what it started."""
+    if sys.platform == "win32":
+        process.kill()
+    else:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
 
 
 class _Ear:

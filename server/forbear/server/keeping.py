@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import pwd
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from forbear.server import operator
+from forbear.storage import files
 
 if TYPE_CHECKING:
     from forbear.server.config import Settings
@@ -44,19 +44,11 @@ def read_access(section: object) -> Access:
     return Access(**{name: _texts(f"audit.{name}", value) for name, value in table.items()})
 
 
-def account() -> str:
-    """The account that this process runs as, whatever its environment says."""
-    try:
-        return pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:
-        return f"uid {os.getuid()}"
-
-
 def objection(settings: Settings, store: Path, store_key: bytes, act: str) -> str | None:
     """Why this process may not `act` on the audit log, and the fix; None if it may."""
     access = settings.access or Access()
     named: tuple[str, ...] | None = getattr(access, act)
-    me = account()
+    me = files.account()
     config = settings.home / "config.toml"
     if named is not None:
         if me in named:
@@ -66,7 +58,7 @@ def objection(settings: Settings, store: Path, store_key: bytes, act: str) -> st
             f"{me} may not {act} the audit log: [audit] {act} in {config} names {those}. "
             f'Ask one of them, or let the owner of the home add "{me}" there.'
         )
-    if os.getuid() == store.stat().st_uid or operator.objection(settings, store_key) is None:
+    if files.is_mine(store) or operator.objection(settings, store_key) is None:
         return None
     return (
         f"{me} does not own {settings.home}, so to {act} the audit log set {operator.VARIABLE}, or "
@@ -165,12 +157,12 @@ def _from_file(path: Path) -> Found:
 
     try:
         with path.open("rb") as file:
-            mode = os.fstat(file.fileno()).st_mode
+            status = os.fstat(file.fileno())
             content = file.read(MAX_SECRET + 1)
     except OSError as error:
         return f"cannot be read ({error.strerror}) -> create it, readable by this user alone"
-    if mode & 0o077:
-        return f"has mode {mode & 0o777:04o}, so others can read it -> chmod 600 {path}"
+    if (mode := files.exposed(status)) is not None:
+        return f"has mode {mode}, so others can read it -> chmod 600 {path}"
     return checked(content, "write the key into it")
 
 

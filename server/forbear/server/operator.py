@@ -8,7 +8,6 @@ this; the token keeps honest programs apart, not users (README, "Limits").
 
 from __future__ import annotations
 
-import getpass
 import hashlib
 import hmac
 import os
@@ -17,6 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from forbear.server.config import Settings
+from forbear.storage import files
 
 VARIABLE = "FORBEAR_OPERATOR_TOKEN"
 
@@ -36,14 +36,10 @@ def signature(store: Path, channel: str, comment: str | None = None) -> dict[str
     `same_user` says that the operator runs as the user whom the store belongs to: agents of that
     user could have done the same.
     """
-    try:
-        name = getpass.getuser()
-    except (OSError, KeyError):
-        name = f"uid {os.getuid()}"
     by: dict[str, object] = {
-        "operator": name,
+        "operator": files.user(),
         "channel": channel,
-        "same_user": os.getuid() == store.stat().st_uid,
+        "same_user": files.is_mine(store),
     }
     return by if comment is None else by | {"comment": comment}
 

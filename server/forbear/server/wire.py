@@ -11,6 +11,7 @@ import contextlib
 import os
 import select
 import ssl
+import sys
 from collections.abc import Sequence
 from typing import Any, Self
 
@@ -91,7 +92,7 @@ class Wire(asyncio.Protocol):
         number = self.extra("socket").fileno()
         if self._buffer or number < 0:
             return True
-        if hasattr(select, "poll"):
+        if sys.platform != "win32":  # whose `select` has no bound on the number of a socket
             poll = select.poll()
             poll.register(number, select.POLLIN)
             return bool(poll.poll(0))

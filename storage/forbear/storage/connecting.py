@@ -104,7 +104,7 @@ async def _end_when_gone(connection: Any) -> None:
     only so many.
     """
     wire: socket.socket = connection._transport.get_extra_info("socket")
-    if wire.family == socket.AF_UNIX:
+    if wire.family not in (socket.AF_INET, socket.AF_INET6):
         return
     bounds = (
         ("TCP_KEEPIDLE", "tcp_keepalives_idle", GONE // 2),

@@ -31,7 +31,7 @@ def copy(source: Path, target: Path) -> Copied:
         StoreUnavailable: it could not be copied, or the copy is damaged. What was written remains.
         FileExistsError: there is something at `target`.
     """
-    os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+    os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
     try:
         with (
             closing(sqlite3.connect(source, timeout=BUSY / 1_000)) as read,

@@ -7,7 +7,6 @@ writers, and it keeps two connections from checkpointing at once.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import sqlite3
 from collections.abc import Callable, Generator
@@ -23,7 +22,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.pool import StaticPool
 
-from forbear.storage import encrypting, prefetching, rekeying, schema
+from forbear.storage import encrypting, files, prefetching, rekeying, schema
 from forbear.storage.errors import StoreError, StoreTooNew, StoreUnavailable
 from forbear.storage.generations import Terms, terms
 from forbear.storage.keyfiles import Name, Places
@@ -48,15 +47,15 @@ class FileLock:
     """One lock between all processes on a store. Held for one write batch at a time."""
 
     def __init__(self, path: Path) -> None:
-        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._descriptor = files.open_private(path)
 
     @contextmanager
     def held(self) -> Generator[None]:
-        fcntl.flock(self._descriptor, fcntl.LOCK_EX)
+        files.lock(self._descriptor)
         try:
             yield
         finally:
-            fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+            files.unlock(self._descriptor)
 
     def close(self) -> None:
         os.close(self._descriptor)
@@ -267,7 +266,7 @@ def _data_keys(path: Path, log: Log) -> dict[int, EpochKey]:
 
 def _create(path: Path) -> None:
     """Make an empty file that only its user may read; SQLite's side files take its mode."""
-    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    os.close(files.open_private(path))
 
 
 def said(error: BaseException) -> str:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
+from forbear.storage import files
 from forbear.storage.errors import StoreUnavailable
 
 SIZE = 32
@@ -106,7 +107,7 @@ class Places:
         _own(self.folder)
         draft = _written(self._draft(name), key.hex())
         draft.rename(self._draft(name))
-        _make_durable(self.folder)
+        files.make_durable(self.folder)
 
     def promote(self, name: Name, key: bytes) -> None:
         """Put a new key in the place of the old one, if that was not done yet.
@@ -116,7 +117,7 @@ class Places:
         with suppress(FileNotFoundError, StoreUnavailable):
             if _key("", _private(self._draft(name))) == key:
                 self._draft(name).replace(self.file(name))
-                _make_durable(self.folder)
+                files.make_durable(self.folder)
 
     def forget_draft(self, name: Name) -> None:
         """Remove a new key that nothing was wrapped with. Only under the lock of the store."""
@@ -132,7 +133,7 @@ class Places:
             path.rename(aside)
         except FileNotFoundError:
             return None
-        _make_durable(self.folder)
+        files.make_durable(self.folder)
         return aside
 
     def made(self, name: Name, make: Callable[[], bytes]) -> bytes:
@@ -205,7 +206,7 @@ def create(path: Path, text: str) -> bool:
         return False
     finally:
         draft.unlink(missing_ok=True)
-    _make_durable(path.parent)
+    files.make_durable(path.parent)
     return True
 
 
@@ -223,15 +224,6 @@ def _written(path: Path, text: str) -> Path:
     return Path(name)
 
 
-def _make_durable(folder: Path) -> None:
-    """A name survives power loss only once its folder is synced."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 def _read(path: Path) -> bytes:
     key = path.read_bytes()
     if len(key) < SIZE:
@@ -241,10 +233,10 @@ def _read(path: Path) -> bytes:
 
 def _private(path: Path) -> bytes:
     """As `_read`, and no key if others can read it too."""
-    key, mode = _read(path), path.stat().st_mode & 0o777
-    if mode & 0o077:
+    key, mode = _read(path), files.exposed(path.stat())
+    if mode is not None:
         raise StoreUnavailable(
-            f"{path} has mode {mode:04o}, so others on this machine can read the key: "
+            f"{path} has mode {mode}, so others on this machine can read the key: "
             f"chmod 600 {path}, and change the key if they may have read it"
         )
     return key

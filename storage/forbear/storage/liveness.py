@@ -6,11 +6,12 @@ and its leases over. Owner ids are random for each start: a restarted process is
 
 from __future__ import annotations
 
-import fcntl
 import os
+from contextlib import suppress
 from pathlib import Path
 
 from forbear.rules.ports import Clock
+from forbear.storage import files
 
 OWNER = "own_"
 """How the ids of processes begin."""
@@ -36,18 +37,17 @@ class Liveness:
         """Show this process as alive until it ends or `release` is called."""
         path = self._folder / self.owner
         while self._descriptor is None:
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            descriptor = files.open_private(path)
             # Whoever asks whether we live holds this lock for a moment only.
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-            if _is_linked(descriptor):
+            files.lock(descriptor)
+            if files.is_linked(descriptor):
                 self._descriptor = descriptor
             else:  # a sweep removed the file between its creation and its lock
                 os.close(descriptor)
 
     def release(self) -> None:
         if self._descriptor is not None:
-            (self._folder / self.owner).unlink(missing_ok=True)
-            os.close(self._descriptor)
+            files.remove_locked(self._folder / self.owner, self._descriptor)
             self._descriptor = None
 
     def alive(self, owner: str) -> bool:
@@ -77,21 +77,22 @@ class Liveness:
         """
         path = self._folder / owner
         try:
-            descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+            descriptor = files.open_private(path, create=False)
         except FileNotFoundError:
             return True
         except OSError:
             return False
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if remove and _is_linked(descriptor):
-                path.unlink()
+            dead = files.try_lock(descriptor)
+            linked = dead and files.is_linked(descriptor)
         except OSError:
-            return False
+            dead = linked = False
+        if remove and linked:
+            with suppress(OSError):
+                files.remove_locked(path, descriptor)
         else:
-            return True
-        finally:
             os.close(descriptor)
+        return dead
 
 
 class SharedLiveness(Liveness):
@@ -163,7 +164,3 @@ class SharedLiveness(Liveness):
             return self._clock.now().wall - path.stat().st_mtime * 1_000 > KEPT
         except OSError:
             return False
-
-
-def _is_linked(descriptor: int) -> bool:
-    return os.fstat(descriptor).st_nlink > 0

@@ -13,12 +13,14 @@ import ctypes
 import os
 import sqlite3
 import struct
+import sys
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from sqlalchemy import Connection
 
+from forbear.storage import files
 from forbear.storage.sealing import GENESIS
 
 SINCE = "0010"
@@ -103,7 +105,7 @@ class Mark:
         kept = self._read()
         known = kept.machine if kept is not None and self._machine is None else self._machine
         words = f"forbear-mark-1 {head.sequence} {head.hash} {self._file} {known or '-'}"
-        os.pwrite(descriptor, words.ljust(_SIZE - 1).encode() + b"\n", 0)
+        files.write_start(descriptor, words.ljust(_SIZE - 1).encode() + b"\n")
 
     def close(self) -> None:
         if self._descriptor is not None:
@@ -135,7 +137,7 @@ class Mark:
 
     def _read(self) -> _Marked | None:
         try:
-            words = os.pread(self._opened(create=False), _SIZE, 0).decode("ascii").split()
+            words = files.read_start(self._opened(create=False), _SIZE).decode("ascii").split()
             name, sequence, row, file, known = words
             head = Head(int(sequence), row)
         except (OSError, ValueError):
@@ -146,11 +148,10 @@ class Mark:
 
     def _opened(self, *, create: bool = True) -> int:
         """The file, opened anew where somebody took it away."""
-        if self._descriptor is not None and os.fstat(self._descriptor).st_nlink == 0:
+        if self._descriptor is not None and not files.is_linked(self._descriptor):
             self.close()
         if self._descriptor is None:
-            flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
-            self._descriptor = os.open(self.path, flags, 0o600)
+            self._descriptor = files.open_private(self.path, create=create)
         return self._descriptor
 
 
@@ -168,6 +169,8 @@ def _born(path: Path) -> int:
     born = getattr(path.stat(), "st_birthtime", None)
     if isinstance(born, float):
         return int(born * 1_000_000_000)
+    if sys.platform == "win32":  # has st_birthtime
+        return 0
     buffer = ctypes.create_string_buffer(256)
     statx = getattr(ctypes.CDLL(None), "statx", None)
     if statx is None or statx(_AT_FDCWD, os.fsencode(path), 0, _STATX_BTIME, buffer) != 0:

@@ -19,8 +19,8 @@ Yes = Annotated[bool, typer.Option("--yes", help="Do not ask (needs the token)."
 
 def by(path: Path) -> dict[str, object]:
     """Who acts on the store at `path`, as the audit log keeps it."""
-    from forbear.server.keeping import account
     from forbear.server.operator import signature
+    from forbear.storage.files import account
 
     told = signature(path, "terminal" if at_a_terminal() else "command line")
     return {**told, "account": account()}

@@ -200,14 +200,9 @@ async def _known(store: Store, target: str) -> None:
 
 
 def _operator() -> dict[str, object]:
-    import getpass
-    import os
+    from forbear.storage.files import user
 
-    try:
-        name = getpass.getuser()
-    except (OSError, KeyError):
-        name = f"uid {os.getuid()}"
-    return {"operator": name, "channel": "terminal"}
+    return {"operator": user(), "channel": "terminal"}
 
 
 def _with_store(command: Any) -> None:

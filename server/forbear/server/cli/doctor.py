@@ -105,15 +105,17 @@ def _relative(home: Settings) -> Iterator[Finding]:
 
 def _readable_by_others(home: Settings) -> Iterator[Finding]:
     """The folder of keys and what is in it, and a stated token, are for this user alone."""
+    from forbear.storage.files import exposed
+
     keys = home.home / "keys"
     for path in (keys, *(sorted(keys.iterdir()) if keys.is_dir() else ()), home.home):
-        if path.exists() and (mode := path.stat().st_mode & 0o777) & 0o077:
+        if path.exists() and (mode := exposed(path.stat())) is not None:
             secret = path != home.home
-            told = f"{path} has mode {mode:04o}, so others on this machine can look into it"
+            told = f"{path} has mode {mode}, so others on this machine can look into it"
             fix = f"chmod {'700' if path.is_dir() else '600'} {path}"
             yield Finding("keys" if secret else "home", told, False if secret else None, fix)
     config = home.home / "config.toml"
-    if config.exists() and config.stat().st_mode & 0o077 and _states_token(config):
+    if config.exists() and exposed(config.stat()) is not None and _states_token(config):
         told = f"{config} can be read by others, and it states the operator token"
         yield Finding("operator token", told, False, f"chmod 600 {config}")
 

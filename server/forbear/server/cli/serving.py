@@ -112,5 +112,8 @@ def until_signalled() -> asyncio.Event:
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
     for name in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(name, stopped.set)
+        try:
+            loop.add_signal_handler(name, stopped.set)
+        except NotImplementedError:  # Windows: its loops have no signals of their own
+            signal.signal(name, lambda *_: loop.call_soon_threadsafe(stopped.set))
     return stopped
