@@ -84,7 +84,7 @@ CANCEL = Request(
     path=parse_template("/exports/{id}/cancel"),
     request_class=RequestClass.UNCERTAIN_WRITE,
 )
-FAILURE = FailureDetail(parse_pointer("/error/code"), parse_pointer("/error/message"))
+FAILURE = FailureDetail((parse_pointer("/error/code"),), (parse_pointer("/error/message"),))
 
 JOB = Job(
     name="export",

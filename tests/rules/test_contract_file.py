@@ -22,8 +22,10 @@ from forbear.rules.contract import (
     Unit,
 )
 from forbear.rules.contract_file import parse
+from forbear.rules.facts import Facts
 from forbear.rules.model import JobClass, RequestClass
 from forbear.rules.notation import parse_pointer, parse_template
+from forbear.rules.requests import link
 
 LONG_OF_SMALL = """\
 contract = 1
@@ -125,8 +127,8 @@ def test_the_smallest_contract_has_every_default_of_the_format() -> None:
     assert job.identity is None
     assert (job.repeat, job.repeat_window, job.on_failure) == ("ask", 600_000, "note")
     assert job.approve_within == 86_400_000
-    assert job.failure.code == parse_pointer("/error/code")
-    assert job.failure.message == parse_pointer("/error/message")
+    assert job.failure.code == (parse_pointer("/error/code"),)
+    assert job.failure.message == (parse_pointer("/error/message"),)
 
     assert job.send.request_class is RequestClass.UNCERTAIN_WRITE
     assert (job.send.ok, job.send.timeout, job.send.approval.mode) == (None, 30_000, "none")
@@ -488,3 +490,12 @@ def test_a_pointer_of_the_file_is_parsed_once_and_for_all() -> None:
     (read,) = loaded(text).jobs["export"].states.reads
     assert isinstance(read, Pointer)
     assert len(read.steps) == 3
+
+
+def test_an_account_says_where_a_person_can_look() -> None:
+    text = changed(FULL, 'id = "acct_17"', 'id = "acct_17"\nhost = "acme.example"')
+    text = changed(text, "https://exp.example/jobs/{id}", "https://{account.host}/jobs/{id}")
+    contract = loaded(text)
+    assert contract.console is not None
+    facts = Facts(arguments={}, account=contract.account, take={"id": "exp_71c"})
+    assert link(contract.console, facts) == "https://acme.example/jobs/exp_71c"

@@ -746,6 +746,17 @@ def test_a_contract_without_failure_places_keeps_the_status_alone() -> None:
     assert (signal.failure_code, signal.failure_message, signal.status) == (None, None, 422)
 
 
+def test_a_failed_job_and_a_refused_request_may_say_why_in_different_places() -> None:
+    places = parse_pointer("/details/code"), parse_pointer("/error_code")
+    job = replace(JOB, failure=FailureDetail(places))
+    body = '{"state":"failed","details":{"code":"OOM"},"error_code":"X"}'
+    assert on_status(reply(200, body), job).failure_code == "OOM"
+    assert on_status(reply(400, '{"error_code":"X"}'), job).failure_code == "X"
+    assert (
+        on_status(reply(400, '{"details":{"code":""},"error_code":"X"}'), job).failure_code == "X"
+    )
+
+
 # --- anything at all ------------------------------------------------------------------------
 
 bodies = st.binary(max_size=60) | st.sampled_from(

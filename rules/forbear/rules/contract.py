@@ -366,8 +366,13 @@ class Success:
 
 @dataclass(frozen=True, slots=True)
 class FailureDetail:
-    code: Source | None = None
-    message: Source | None = None
+    """Where an error answer, or the status of a failed job, has code and message.
+
+    Of several places the first that has a text counts.
+    """
+
+    code: tuple[Source, ...] = ()
+    message: tuple[Source, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,7 +53,7 @@ from forbear.rules.contract_terms import (
     MATCH,
     NAMED,
     NAMES,
-    SOURCE,
+    SOURCES,
     STATUSES,
     TEXT,
     WAIT,
@@ -109,8 +109,8 @@ def _rule(section: Section) -> Rule:
 
 def failure(section: Section) -> FailureDetail:
     return FailureDetail(
-        section.get("code", SOURCE, parse_pointer("/error/code")),
-        section.get("message", SOURCE, parse_pointer("/error/message")),
+        section.get("code", SOURCES, (parse_pointer("/error/code"),)),
+        section.get("message", SOURCES, (parse_pointer("/error/message"),)),
     )
 
 

@@ -65,6 +65,7 @@ from forbear.rules.contract_terms import (
     SCALARS,
     SHARE,
     SOURCE,
+    SOURCES,
     STATUSES,
     TAKE,
     TESTS,
@@ -276,8 +277,8 @@ SUCCESS = Table(
 FAILURE = Table(
     "failure",
     {
-        "code": (SOURCE, "The provider's own error code."),
-        "message": (SOURCE, "The provider's own message."),
+        "code": (SOURCES, "The provider's own error code; of several places the first there."),
+        "message": (SOURCES, "The provider's own message; of several places the first there."),
     },
 )
 RULE = Table(

@@ -455,6 +455,11 @@ BASE_URL = _link(_base_url)
 TOKEN_URL = _link(_token_url)
 CLIENT_ID_HEADER = text_of(_client_id_header, "X-Client-Id", {"minLength": 1})
 LINK = _link()
-CONSOLE = text_of(
-    lambda raw: parse_template(check_address(raw)), Template("", ()), {"pattern": "^https?://"}
-)
+
+
+def _console(raw: str) -> Template:
+    check_address(_OF_ACCOUNT.sub("x", raw))
+    return parse_template(raw)
+
+
+CONSOLE = text_of(_console, Template("", ()), {"pattern": "^https?://"})

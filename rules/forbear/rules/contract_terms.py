@@ -122,6 +122,7 @@ SCALARS = named(LITERAL)
 # --- places in answers ----------------------------------------------------------------------
 
 SOURCE: Kind[Source] = text_of(parse_source, Pointer("", ()), {"pattern": "^(/|header:|http$)"})
+SOURCES = one_or_several(SOURCE)
 POINTER = text_of(parse_pointer, Pointer("", ()), {"pattern": "^(/|$)"})
 TAKE = pairs(check_name, SOURCE)
 

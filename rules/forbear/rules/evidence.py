@@ -79,9 +79,12 @@ def _is_address(action: Action, prefix: str, name: str) -> bool:
 def failure(view: View) -> tuple[str | None, str | None]:
     """The provider's own error code and message, bounded and inert."""
     detail = view.action.failure
-    code = detail.code and reading.text_at(view.answer, detail.code)
-    message = detail.message and reading.text_at(view.answer, detail.message)
+    code, message = _first(view, detail.code), _first(view, detail.message)
     return (told(code, 100) if code else None, told(message, 500) if message else None)
+
+
+def _first(view: View, sources: tuple[Source, ...]) -> str | None:
+    return next((text for one in sources if (text := reading.text_at(view.answer, one))), None)
 
 
 _REQUEST_IDS = (
