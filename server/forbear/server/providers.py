@@ -178,7 +178,7 @@ def shipped_names() -> list[str]:
 def asked_of_account(text: str) -> list[str]:
     """What a shipped contract uses of an account and leaves to the file that adapts it."""
     loaded = tomllib.loads(text)
-    used = set(re.findall(r"\{account\.([A-Za-z0-9_-]+)", repr(loaded))) - {"id"}
+    used = set(re.findall(r"\{\+?account\.([A-Za-z0-9_-]+)", repr(loaded))) - {"id"}
     return sorted(used - loaded.get("account", {}).keys())
 
 
