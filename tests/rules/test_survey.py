@@ -25,7 +25,13 @@ SAMPLES = [
 ]
 
 
-SHIPPED = {"replicate": ("replicate", "prediction")}
+SHIPPED = {
+    "replicate": ("replicate", "prediction"),
+    "square_payments": ("square", "payment"),
+    "stripe_payment_intent": ("stripe", "payment"),
+    "stripe_report": ("stripe", "report"),
+    "twilio_message": ("twilio", "message"),
+}
 """Providers of the survey that have grown into shipped contracts: the contract, and the job."""
 
 
