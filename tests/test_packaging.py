@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tarfile
 from configparser import ConfigParser
 from pathlib import Path
 from zipfile import ZipFile
@@ -18,10 +19,10 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 DECOY = "raise SystemExit('a file of the working directory was imported')\n"
 
 
-def _built(project: Path, folder: Path) -> Path:
-    """The wheel of a project, built by the declared backend without a network."""
+def _built(project: Path, folder: Path, kind: str = "wheel") -> Path:
+    """The wheel or sdist of a project, built by the declared backend without a network."""
     built = subprocess.run(
-        [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)],
+        [sys.executable, "-m", "hatchling", "build", "-t", kind, "-d", str(folder)],
         cwd=project,
         capture_output=True,
         text=True,
@@ -29,7 +30,7 @@ def _built(project: Path, folder: Path) -> Path:
         check=False,
     )
     assert built.returncode == 0, built.stdout + built.stderr
-    [path] = folder.glob("*.whl")
+    [path] = folder.iterdir()
     return path
 
 
@@ -48,6 +49,19 @@ def test_what_the_image_copies_makes_the_same_wheel(wheel: Path, tmp_path: Path)
         else:
             shutil.copy(source, tmp_path / name)
     assert contents(_built(tmp_path, tmp_path / "dist")) == contents(wheel)
+
+
+def test_the_sdist_is_small_and_makes_the_same_wheel_byte_for_byte(
+    wheel: Path, tmp_path: Path
+) -> None:
+    sdist = _built(REPOSITORY, tmp_path / "sdist", "sdist")
+    assert sdist.stat().st_size < 4_000_000
+    assert wheel.stat().st_size < 1_500_000
+    with tarfile.open(sdist) as archive:
+        archive.extractall(tmp_path / "source", filter="data")
+    [source] = (tmp_path / "source").iterdir()
+    again = _built(source, tmp_path / "again")
+    assert (again.name, again.read_bytes()) == (wheel.name, wheel.read_bytes())
 
 
 def contents(wheel: Path) -> set[str]:
