@@ -1,18 +1,15 @@
-"""The state table: every pair of state and event, and its page in the documentation."""
+"""The state table: every pair of state and event."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from tests.rules.operations import DEADLINE, queued
 
 from forbear.rules.admission import exhausted, overdue
-from forbear.rules.lifecycle import TRANSITIONS, Event, Impossible, advance, diagram, page
+from forbear.rules.lifecycle import TRANSITIONS, Event, Impossible, advance
 from forbear.rules.model import FINAL, Budget, Certainty, Kind, Reason, State, Step
-
-DOCS = Path(__file__).parents[2] / "docs"
 
 ALLOWED = {
     State.QUEUED: "held→queued postponed→delayed approved→queued admitted→sending failed→failed "
@@ -99,11 +96,3 @@ def test_every_state_can_be_reached_and_every_live_one_can_end() -> None:
             state,
             *(to for (at, _), to in TRANSITIONS.items() if at is state),
         }
-
-
-def test_the_diagram_has_every_move_once_and_the_page_is_current() -> None:
-    lines = diagram().splitlines()
-    moves = [line for line in lines if ": " in line]
-    assert len(moves) == len(set(moves)) == len(EXPECTED) - len(State)
-    assert "    queued --> sending: admitted" in lines
-    assert (DOCS / "lifecycle.md").read_text(encoding="utf-8") == page()

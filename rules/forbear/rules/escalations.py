@@ -261,13 +261,14 @@ def _rebindable(
 
 
 def _offer(op: Operation, option: Option, action: Action | None) -> Offer:
-    label, effect, parameters = _words(op, option, action)
+    label, effect, parameters = wording(op, option, action)
     return Offer(option, label, effect, parameters)
 
 
-def _words(
+def wording(
     op: Operation, option: Option, action: Action | None
 ) -> tuple[str, str, Mapping[str, object]]:
+    """Label, effect and parameters of an option, as people read them before they choose."""
     job = action if isinstance(action, Job) else None
     match option:
         case Option.EXTEND:

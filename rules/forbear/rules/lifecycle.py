@@ -1,7 +1,7 @@
 """The state machine: one table from (state, event) to state. What is absent is impossible.
 
-The same table makes the CHECK constraints of the store and the diagram in the documentation; the
-guarded UPDATE of the ledger is the only thing that walks it.
+The same table makes the CHECK constraints of the store and the page and picture of the
+documentation; the guarded UPDATE of the ledger is the only thing that walks it.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import StrEnum
 
-from forbear.rules.model import FINAL, State
+from forbear.rules.model import State
 
 
 class Event(StrEnum):
@@ -18,6 +18,7 @@ class Event(StrEnum):
     HELD = "held"
     """Due, but a token, slot, credential or approval is missing."""
     APPROVED = "approved"
+    """A person allowed its request; the deadline starts now."""
     ADMITTED = "admitted"
     """A permit for the action's own request exists."""
     ACCEPTED = "accepted"
@@ -27,13 +28,19 @@ class Event(StrEnum):
     POSTPONED = "postponed"
     """The attempt was certainly not applied, or is a read: the next one is scheduled."""
     MADE_UNCLEAR = "made_unclear"
+    """The request may have been applied, and nobody knows."""
     SUCCEEDED = "succeeded"
+    """The outcome is proven."""
     FAILED = "failed"
+    """The provider says that it failed, or it cannot be sent."""
     CANCELLED = "cancelled"
+    """The provider says that it was stopped."""
     EXPIRED = "expired"
+    """The provider says that its time ran out."""
     STOPPED = "stopped"
     """A stop predicate asks a person."""
     DISCARDED = "discarded"
+    """A person, the end of its task or an approval that nobody gave dropped it."""
     WAIT_RESUMED = "wait_resumed"
     """A decision lets a job with a handle go on being observed."""
     SEND_RESUMED = "send_resumed"
@@ -41,6 +48,7 @@ class Event(StrEnum):
     RESEND_APPROVED = "resend_approved"
     """A decision repeats a request under its own key."""
     LOOKUP_RESUMED = "lookup_resumed"
+    """A decision, or new evidence, lets an unclear write be looked up again."""
     RULED_OUT = "ruled_out"
     """A person looked at the provider and found that it was not done."""
     NOTED = "noted"
@@ -119,51 +127,3 @@ def advance(state: State, event: Event) -> State:
         return TRANSITIONS[state, event]
     except KeyError:
         raise Impossible(f"{event} cannot happen to an operation that is {state}") from None
-
-
-def diagram() -> str:
-    """The table as a Mermaid state diagram, for the documentation."""
-    lines = ["stateDiagram-v2"]
-    lines += [
-        f"    {state} --> {target}: {event}"
-        for (state, event), target in TRANSITIONS.items()
-        if event is not Event.NOTED
-    ]
-    lines += [f"    {state} --> [*]" for state in State if state in FINAL]
-    return "\n".join(lines) + "\n"
-
-
-def page() -> str:
-    """The documentation of the table, `docs/lifecycle.md`: diagram, cells, words."""
-    states, events = list(State), list(Event)
-    head = f"| event | {' | '.join(states)} |"
-    rows = [
-        f"| {event} | {' | '.join(TRANSITIONS.get((state, event), '') for state in states)} |"
-        for event in events
-    ]
-    return "\n".join(
-        [
-            "# The life of an operation",
-            "",
-            "Made from `forbear.rules.lifecycle`; a test compares. To make it again:",
-            "",
-            "```sh",
-            f"PYTHONPATH=rules python -c '{_COMMAND}' > docs/lifecycle.md",
-            "```",
-            "",
-            "Final states: " + ", ".join(state for state in states if state in FINAL) + ".",
-            "An empty cell is impossible: the ledger refuses it as a defect.",
-            "",
-            "```mermaid",
-            diagram().rstrip(),
-            "```",
-            "",
-            head,
-            "|---" * (len(states) + 1) + "|",
-            *rows,
-            "",
-        ]
-    )
-
-
-_COMMAND = "from forbear.rules.lifecycle import page; print(page(), end=str())"

@@ -24,15 +24,47 @@ if TYPE_CHECKING:
 DEFAULT_CONSOLE = "127.0.0.1:8377"
 
 
-KNOWN = (
-    *("console", "console_url", "database_url", "log", "operator_token"),
-    *("audit", "handover", "http", "keys", "notify", "proxy", "standing", "task"),
-)
-"""The keys of `config.toml`; in the environment each is FORBEAR_ and its name in capitals.
+TEXTS: Mapping[str, str] = {
+    "console": f"host:port of the web console and of `serve --http`; {DEFAULT_CONSOLE}.",
+    "console_url": "The public address used in links; default: http:// and `console`.",
+    "database_url": "postgresql://user@host/database; without it the store is a file in the home.",
+    "log": "What is told on standard error: debug, info, warning or error; default warning.",
+    "operator_token": "What a script shows to decide without a terminal.",
+}
+"""Settings of one text; in the environment each is FORBEAR_ and its name in capitals."""
 
-The last eight are tables, so they are in the file only, but for FORBEAR_NOTIFY_WEBHOOK and
-FORBEAR_NOTIFY_SECRET.
-"""
+TABLES: Mapping[str, str] = {
+    "audit": "Which accounts of the machine may look into the audit log.",
+    "handover": "Workflows that may decide what their list holds.",
+    "http": "Who may use MCP over HTTP, and how long a call waits there.",
+    "keys": "Where the keys of the audit log live, if not in the home.",
+    "notify": "The signed webhook that is told of open cases.",
+    "proxy": "What requests go through; variables such as HTTPS_PROXY are never used.",
+    "standing": "Answers that an operator gives in advance.",
+    "task": "What one task of an agent may use in all.",
+}
+"""Tables of `config.toml`. Of these only notify.webhook and notify.secret are in the environment
+too, as FORBEAR_NOTIFY_WEBHOOK and FORBEAR_NOTIFY_SECRET."""
+
+KNOWN: Mapping[str, str] = {**TEXTS, **TABLES}
+"""Every key of `config.toml` and one line about it."""
+
+TASK: Mapping[str, str] = {
+    "max_requests": "Requests that left or wait to leave.",
+    "max_wait": "Waited time between attempts, summed over the operations.",
+    "max_open_operations": "Operations that are not over.",
+}
+"""The keys of `[task]`."""
+
+PLACES: Mapping[str, str] = {
+    "FORBEAR_HOME": "The folder of contracts, store and keys; default: the platform's for user "
+    "data. `forbear doctor` shows it.",
+    "FORBEAR_PRINCIPAL_TOKEN": "Of a workflow: the token that `forbear handover` printed, for "
+    "`decide --as-principal`.",
+    "OTEL_EXPORTER_OTLP_ENDPOINT": "Where spans of tool calls and requests go; other OTEL_ "
+    "variables count too.",
+}
+"""Variables of the environment that are no setting of the file."""
 
 
 class BadSettings(ValueError):
@@ -82,7 +114,7 @@ class Settings:
 
         for name in file:
             if name not in KNOWN:
-                near = get_close_matches(name, KNOWN, 1, 0.6)
+                near = get_close_matches(name, list(KNOWN), 1, 0.6)
                 fix = f"write {near[0]}" if near else f"there are {', '.join(KNOWN)}"
                 raise BadSettings(f"{home / 'config.toml'}: {name} is no setting; {fix}")
 
@@ -218,8 +250,8 @@ def _task_limits(section: object, path: Path) -> TaskLimits:
     stated = cast(dict[str, object], section)
     limits: dict[str, int] = {}
     for name, value in stated.items():
-        if name not in TaskLimits.__slots__:
-            known = ", ".join(TaskLimits.__slots__)
+        if name not in TASK:
+            known = ", ".join(TASK)
             raise BadSettings(f"{path}: task.{name} is no setting; there are {known}")
         try:
             limits[name] = parse_duration(str(value)) if name == "max_wait" else _count(value)

@@ -24,8 +24,18 @@ if TYPE_CHECKING:
     from forbear.server.fetching import Found
     from forbear.storage.keyfiles import Places
 
-ACTS = ("show", "export", "prune")
-KEYS = ("sealing", "signing")
+ACTS: Mapping[str, str] = {
+    "show": "Accounts that may read rows with `forbear audit show`.",
+    "export": "Accounts that may export the log.",
+    "prune": "Accounts that may delete old rows; [] is nobody.",
+}
+"""The keys of `[audit]`; without one: who owns the home or knows the operator token."""
+
+KEYS: Mapping[str, str] = {
+    "sealing": "Place of the sealing key: env:, file:, keyring: or exec:; a list, new one first.",
+    "signing": "Place of the signing key, in the same way.",
+}
+"""The keys of `[keys]`; without one: a file in the home."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +179,7 @@ def _from_file(path: Path) -> Found:
 # --- tables ---------------------------------------------------------------------------------
 
 
-def _table(name: str, section: object, known: Sequence[str]) -> Mapping[str, object]:
+def _table(name: str, section: object, known: Mapping[str, str]) -> Mapping[str, object]:
     if section is None:
         return {}
     if not isinstance(section, dict):

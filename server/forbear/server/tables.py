@@ -25,6 +25,34 @@ from forbear.server.egress import read_origin
 from forbear.server.proxy import Proxy
 from forbear.tools.wishes import BadWish, wish_of
 
+NOTIFY: Mapping[str, str] = {
+    "webhook": "Address that is told, as Standard Webhooks say; plain http on this machine only.",
+    "secret": "Reference to what signs it: env:NAME or file:/path; 24 bytes or more.",
+    "urgency": "The least that is sent: note, today or now; default today.",
+}
+STANDING: Mapping[str, str] = {
+    "reason": "The question that is answered.",
+    "option": "The answer: hold, extend, check_again, reconcile or abandon.",
+    "parameters": "Of the option, such as { minutes = 15 }.",
+    "provider": "Only of this provider; default: of all.",
+    "action": "Only of this action; default: of all.",
+    "times": "How often for one operation; default 1.",
+    "until": "The last day, UTC, or a moment with its offset.",
+    "operator": "Whose decision it is.",
+}
+HANDOVER: Mapping[str, str] = {
+    "name": "The workflow's name, for `forbear handover` and `decide --as-principal`.",
+    "reasons": "The questions that it may decide.",
+    "options": "The options that it may choose.",
+}
+PROXY: Mapping[str, str] = {
+    "url": "http://host:port.",
+    "user": "Only if it asks for a login, which it gets unencrypted.",
+    "password": "Reference to the password: env:, file: or keyring:.",
+    "no_proxy": "Hosts reached directly, such as *.in.example; this machine always is.",
+}
+"""The keys of each table, with one line about each."""
+
 IN_ADVANCE = (Option.HOLD, Option.EXTEND, Option.CHECK_AGAIN, Option.RECONCILE, Option.ABANDON)
 """What may be answered in advance: no effect outside, or within what the contract grants."""
 
@@ -122,7 +150,7 @@ class Handover:
 def read_notify(section: object, webhook: str | None, secret: str | None) -> Notify | None:
     """`[notify]`; `webhook` and `secret` are those of the environment, which win."""
     table = Table("notify", section if section is not None else {})
-    table.only("webhook", "secret", "urgency")
+    table.only(*NOTIFY)
     urgency = table.word("urgency", URGENCIES) or "today"
     address = webhook or table.text("webhook")
     reference = secret or table.text("secret")
@@ -153,7 +181,7 @@ def read_handover(section: object) -> tuple[Handover, ...]:
     """`[[handover]]`."""
     found: dict[str, Handover] = {}
     for table in tables("handover", section):
-        table.only("name", "reasons", "options")
+        table.only(*HANDOVER)
         name = table.must("name")
         if not _NAME.fullmatch(name) or name in found:
             raise ValueError(f"{table.at('name')}: {name!r} is taken or no plain name")
@@ -168,7 +196,7 @@ def read_proxy(section: object) -> Proxy | None:
     if section is None:
         return None
     table = Table("proxy", section)
-    table.only("url", "user", "password", "no_proxy")
+    table.only(*PROXY)
     address = table.must("url").removesuffix("/")
     origin = read_origin(address)
     if "@" in address:
@@ -200,9 +228,7 @@ def _hosts(table: Table, name: str) -> Iterator[str]:
 
 
 def _standing(table: Table) -> Standing:
-    table.only(
-        *("provider", "action", "reason", "option", "parameters", "times", "until", "operator")
-    )
+    table.only(*STANDING)
     reason = Reason(table.must("reason", tuple(Reason)))
     option = Option(table.must("option", IN_ADVANCE))
     if option not in OPTIONS[reason]:

@@ -67,7 +67,7 @@ def instructions() -> str:
     return _INSTRUCTIONS
 
 
-_REASONS: Mapping[Reason, str] = {
+REASONS: Mapping[Reason, str] = {
     Reason.DEADLINE_EXCEEDED: "the deadline passed first",
     Reason.USEFUL_UNTIL_PASSED: "its result would come too late",
     Reason.REQUEST_BUDGET_EXHAUSTED: "all allowed status checks are used",
@@ -96,6 +96,7 @@ _REASONS: Mapping[Reason, str] = {
     Reason.EGRESS_REFUSED: "its contract does not allow the address",
     Reason.INTEGRATION_FAILURE: "the provider's answer does not fit its contract",
 }
+"""Why a person is asked, in words that follow "Stopped:"."""
 
 _REASONS_OF_CALLS: Mapping[Reason, str] = {
     Reason.BINDING_MISMATCH: "the answer is about another object or account",
@@ -437,7 +438,7 @@ def reason_in_words(record: Record) -> str:
     reason = record.case.reason
     if record.operation.kind is Kind.CALL and reason in _REASONS_OF_CALLS:
         return _REASONS_OF_CALLS[reason]
-    return _REASONS[reason]
+    return REASONS[reason]
 
 
 def _fact(operation: Operation) -> str:

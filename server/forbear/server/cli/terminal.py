@@ -17,12 +17,18 @@ from typing import Any
 
 from forbear.tools.untrusted import inert
 
+EXIT_CODES: Mapping[int, str] = {
+    0: "Done.",
+    1: "A check failed, something needs a decision, or what was waited for ended without success.",
+    2: "Wrong usage: an argument, a setting or a file; the message says which.",
+    3: "The store cannot be used, or a key is missing.",
+    130: "Interrupted with Ctrl-C.",
+}
+"""What the exit codes of all commands mean."""
+
 
 class Failure(Exception):
-    """The command ends here with this message and exit code. Raise it with the fix in it.
-
-    Codes: 1 a check failed or something needs a decision, 2 wrong usage, 3 store unavailable.
-    """
+    """The command ends here with this message and one of `EXIT_CODES`. Raise it with the fix."""
 
     def __init__(self, message: str, code: int = 2) -> None:
         super().__init__(message)

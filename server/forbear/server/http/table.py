@@ -10,6 +10,7 @@ What is wrong raises ValueError with the place, the mistake and the fix.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import cast
 
@@ -21,6 +22,28 @@ MOST_WAIT = 50
 
 USUAL_WAIT = 25
 """Seconds: proxies often give up at 30."""
+
+HTTP: Mapping[str, str] = {
+    "wait_seconds": f"Longest wait of one call, at most {MOST_WAIT}; default {USUAL_WAIT}.",
+    "stateless": "true: no sessions are kept, for several processes behind one address.",
+    "tokens": "Bearer tokens and whose they are.",
+    "oauth": "The authorisation server whose access tokens are taken.",
+}
+TOKENS: Mapping[str, str] = {
+    "principal": "Whose token it is.",
+    "token": "Reference to it: env:, file: or keyring:; 24 characters or more.",
+}
+OAUTH: Mapping[str, str] = {
+    "issuer": "The authorisation server.",
+    "jwks": "Address of its keys; or introspection.",
+    "introspection": "Address that is asked about each token (RFC 7662); or jwks.",
+    "client_id": "Of introspection.",
+    "client_secret": "Of introspection: a reference.",
+    "resource": "Address of /mcp as clients know it; default: console_url and /mcp.",
+    "audience": "What must be in a token, one of several; default: the resource.",
+    "scopes": "All of them must be in a token.",
+}
+"""The keys of each table, with one line about each."""
 
 _PRINCIPAL = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 _REFERENCE = re.compile(r"(env|file|keyring):.+")
@@ -70,7 +93,7 @@ class Http:
 def read_http(section: object) -> Http:
     """The table as it stands in the file."""
     table = Table("http", section)
-    table.only("tokens", "oauth", "wait_seconds", "stateless")
+    table.only(*HTTP)
     wait = table.stated.get("wait_seconds", USUAL_WAIT)
     if isinstance(wait, bool) or not isinstance(wait, int) or not 1 <= wait <= MOST_WAIT:
         raise ValueError(f"http.wait_seconds: {wait!r} is no whole number from 1 to {MOST_WAIT}")
@@ -83,7 +106,7 @@ def read_http(section: object) -> Http:
 
 
 def _token(table: Table) -> Token:
-    table.only("principal", "token")
+    table.only(*TOKENS)
     principal, reference = table.must("principal"), table.must("token")
     if not _PRINCIPAL.fullmatch(principal):
         raise ValueError(f"{table.at('principal')}: {principal!r} is no plain name, such as alice")
@@ -92,10 +115,7 @@ def _token(table: Table) -> Token:
 
 def _oauth(section: object) -> OAuth:
     table = Table("http.oauth", section)
-    table.only(
-        *("issuer", "resource", "audience", "jwks", "introspection", "client_id"),
-        *("client_secret", "scopes"),
-    )
+    table.only(*OAUTH)
     issuer = table.must("issuer")
     _secure(table, "issuer")
     jwks, introspection = _secure(table, "jwks"), _secure(table, "introspection")
