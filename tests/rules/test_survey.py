@@ -26,11 +26,20 @@ SAMPLES = [
 
 
 SHIPPED = {
+    "assemblyai": ("assemblyai", "transcript"),
+    "bitbucket_pipelines": ("bitbucket", "pipeline"),
+    "fal_queue": ("fal", "inference"),
+    "github_actions": ("github", "workflow_run"),
+    "gitlab_pipelines": ("gitlab", "pipeline"),
+    "openai_batch": ("openai", "batch"),
+    "openai_responses": ("openai", "response"),
     "replicate": ("replicate", "prediction"),
+    "runpod": ("runpod", "run"),
     "square_payments": ("square", "payment"),
     "stripe_payment_intent": ("stripe", "payment"),
     "stripe_report": ("stripe", "report"),
     "twilio_message": ("twilio", "message"),
+    "vercel": ("vercel", "deployment"),
 }
 """Providers of the survey that have grown into shipped contracts: the contract, and the job."""
 
