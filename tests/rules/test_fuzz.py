@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 from hypothesis import event, given
 from hypothesis import strategies as st
+from tests.contracts.library import NAMES as SHIPPED
+from tests.contracts.library import contract_of
 from tests.rules.answering import FACTS, NOW
 from tests.rules.test_survey import CONTRACTS, PROVIDERS
 
@@ -20,7 +22,8 @@ from forbear.rules.signals import Signal, read
 MOST = 8_100
 """Characters of the longest thing that is kept: an address."""
 
-JOBS = [(contract, job) for contract in CONTRACTS.values() for job in contract.jobs.values()]
+EVERY = (*CONTRACTS.values(), *(contract_of(name) for name in SHIPPED))
+JOBS = [(contract, job) for contract in EVERY for job in contract.jobs.values()]
 SAMPLES = [sample for provider in PROVIDERS for sample in provider["samples"]]
 STATUSES = st.sampled_from([*range(100, 104), 200, 201, 202, 204, 206, 301, 302, 304, 307])
 NAMES = st.sampled_from(
