@@ -18,6 +18,11 @@ from forbear.rules.replay import replay
 EACH = pytest.mark.parametrize("name", NAMES)
 
 
+def test_the_library_is_large_and_has_generic_contracts_for_what_it_lacks() -> None:
+    assert len(NAMES) >= 18
+    assert {"http-job", "http-call"} <= set(NAMES)
+
+
 @EACH
 def test_its_examples_come_out(name: str) -> None:
     contract = contract_of(name)
