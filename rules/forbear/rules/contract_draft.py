@@ -15,6 +15,8 @@ from forbear.rules.values import members
 
 WIDTH = 100
 """Columns that a line with its comment has at most; a longer comment goes above its line."""
+_WIDEST_KEY, _WIDEST_VALUE = 16, 50
+"""Columns up to which keys and reasons are put below each other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -420,16 +422,19 @@ def _told(key: str, told: Told) -> _Line:
 def _block(lines: Iterable[_Line]) -> Iterator[str]:
     """Lines with their signs in one column, each with its reason behind it or above it."""
     held = list(lines)
-    widths = [len(one.key) for one in held if len(one.key) <= 16]
-    column = max(widths, default=0)
-    for one in held:
-        line = f"{one.key:<{column}} = {one.value}"
-        if not one.why:
+    widest = max((len(one.key) for one in held), default=0)
+    column = widest if widest <= _WIDEST_KEY else 0
+    written = [(f"{one.key:<{column}} = {one.value}", one.why) for one in held]
+    behind = [len(line) for line, why in written if why and len(line) + len(why) + 4 <= WIDTH]
+    margin = max((length for length in behind if length <= _WIDEST_VALUE), default=0)
+    for line, why in written:
+        at = margin if margin + len(why) + 4 <= WIDTH else 0
+        if not why:
             yield line
-        elif len(line) + len(one.why) + 4 <= WIDTH:
-            yield f"{line}  {toml.comment(one.why)}"
+        elif len(line) + len(why) + 4 <= WIDTH:
+            yield f"{line:<{at}}  {toml.comment(why)}"
         else:
-            yield from _wrapped(one.why, "# ", "#   ")
+            yield from _wrapped(why, "# ", "#   ")
             yield line
 
 

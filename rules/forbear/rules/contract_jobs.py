@@ -62,7 +62,13 @@ def states(section: Section) -> States:
             if reads and _fits(section, means, index, words, reads):
                 placed.append((means.value, index, Row(words, means)))
     if not section.get("succeeded", ROWS, ()) and "succeeded" not in section.broken:
-        section.complain("succeeded", "has no words of success", 'add succeeded = ["…"]')
+        section.complain(
+            "succeeded",
+            "is empty: nobody has said yet what success is"
+            if section.has("succeeded")
+            else "has no words of success",
+            'write the provider\'s word for done, such as succeeded = ["done"]',
+        )
     _complain_of_clashes(section, placed, ignore_case)
     rows = tuple(row for _, _, row in placed)
     return States(reads, rows, ignore_case, section.get("progress", SOURCE))

@@ -95,7 +95,8 @@ _NAMES = {
     "k": "insecure", "n": "netrc",
 }  # fmt: skip
 _TAKE_A_VALUE = """abstract-unix-socket alt-svc aws-sigv4 cacert capath cert cert-type
-    ciphers config connect-timeout connect-to continue-at cookie cookie-jar create-file-mode crlfile curves data
+    ciphers config connect-timeout connect-to continue-at cookie cookie-jar create-file-mode
+    crlfile curves data
     data-ascii data-binary data-raw data-urlencode delegation dns-interface dns-ipv4-addr
     dns-ipv6-addr dns-servers doh-url dump-header egd-file engine etag-compare etag-save
     expect100-timeout form form-string happy-eyeballs-timeout-ms header help hostpubmd5

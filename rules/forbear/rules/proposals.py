@@ -192,7 +192,7 @@ def state(found: Sequence[Field], both: frozenset[str] = frozenset()) -> Proposa
         return None
     one, others = best
     words = words_seen(one)
-    told = "its name and its short words" if one.kind == "text" else "its name"
+    told = "by its name and its short words" if one.kind == "text" else "by its name"
     if len(words) > 1 and one.values:
         told = "it changed from answer to answer"
     elif one.words:
@@ -245,7 +245,7 @@ def job_id(
     one, others = best
     texts = [text for value in one.values if (text := text_of(value))]
     again = bool(texts) and all(map(known, texts))
-    return Proposal(one, "its value turns up again later" if again else "its name", others)
+    return Proposal(one, "its value turns up again later" if again else "by its name", others)
 
 
 def _like_an_id(text: str) -> bool:
@@ -264,7 +264,7 @@ def _links(found: Iterable[Field]) -> Iterator[Field]:
 
 
 def result_link(found: Sequence[Field], but: Iterable[str] = ()) -> Proposal | None:
-    """Where an answer has the address of the result. `but` are addresses that are something else."""
+    """Where an answer has the address of the result, which is none of those in `but`."""
     taken = frozenset(but)
 
     def rank(one: Field) -> tuple[int, ...] | None:
@@ -275,7 +275,9 @@ def result_link(found: Sequence[Field], but: Iterable[str] = ()) -> Proposal | N
         return (min(told), len(one.steps)) if told else None
 
     best = _best(_links(found), rank)
-    return None if best is None else Proposal(best[0], "its name and its address", best[1])
+    return (
+        None if best is None else Proposal(best[0], "an address, under a name for results", best[1])
+    )
 
 
 def link(found: Sequence[Field], names: Sequence[str]) -> Proposal | None:
@@ -297,7 +299,7 @@ def progress(found: Sequence[Field]) -> Proposal | None:
         return (len(one.steps), _PROGRESS.index(one.name))
 
     best = _best(found, rank)
-    return None if best is None else Proposal(best[0], "its name", best[1])
+    return None if best is None else Proposal(best[0], "by its name", best[1])
 
 
 def failure(found: Sequence[Field]) -> tuple[Proposal | None, Proposal | None]:
@@ -318,7 +320,7 @@ def failure(found: Sequence[Field]) -> tuple[Proposal | None, Proposal | None]:
             return (len(named) > 2, min(ends), len(named)) if ends else None
 
         best = _best(found, rank)
-        return None if best is None else Proposal(best[0], "its name")
+        return None if best is None else Proposal(best[0], "by its name")
 
     return one_of(codes), one_of(messages)
 
@@ -330,7 +332,7 @@ def hint(found: Sequence[Field]) -> tuple[Proposal, str | None] | None:
         return None
     unit = _HINTS[best[0].name]
     known = (moment_unit(best[0]) if unit == "at" else unit) or None
-    return Proposal(best[0], "its name", best[1]), known
+    return Proposal(best[0], "by its name", best[1]), known
 
 
 def expiry(found: Sequence[Field]) -> tuple[Proposal, str | None] | None:
@@ -338,7 +340,7 @@ def expiry(found: Sequence[Field]) -> tuple[Proposal, str | None] | None:
     best = _best(found, lambda one: (len(one.steps),) if one.name in _EXPIRES else None)
     if best is None:
         return None
-    return Proposal(best[0], "its name", best[1]), moment_unit(best[0])
+    return Proposal(best[0], "by its name", best[1]), moment_unit(best[0])
 
 
 def moment_unit(one: Field) -> str | None:
