@@ -276,7 +276,7 @@ def result_link(found: Sequence[Field], but: Iterable[str] = ()) -> Proposal | N
 
     best = _best(_links(found), rank)
     return (
-        None if best is None else Proposal(best[0], "an address, under a name for results", best[1])
+        None if best is None else Proposal(best[0], "an address under such a name", best[1])
     )
 
 
