@@ -68,6 +68,10 @@ class Action:
     """What a person should know, as comments."""
 
     @property
+    def reads(self) -> bool:
+        return self.asked.method in ("GET", "HEAD")
+
+    @property
     def arguments(self) -> tuple[str, ...]:
         return tuple(members(self.input.get("properties")) or {})
 
@@ -134,13 +138,20 @@ class Draft:
             if job.status.why:
                 yield f"{place}.status: {job.status.why}"
             yield f"{place}: correct usual and deadline; they are placeholders"
+        for call in self.calls:
+            if not call.action.reads:
+                place = f"calls.{call.action.name}.label"
+                yield f"{place}: name all that a person must see who approves the write"
         if not self.base_url.value:
             yield f"base_url: {self.base_url.why}"
         yield from self.remarks
 
-    def text(self) -> str:
-        """The file. It is valid TOML whatever its values hold."""
-        return "\n".join(_file(self)) + "\n"
+    def text(self, *, named: bool = False) -> str:
+        """The file, valid TOML whatever its values hold.
+
+        `named` says that the name of the file is not the provider's.
+        """
+        return "\n".join(_file(self, named)) + "\n"
 
 
 def _listed(words: Iterable[str]) -> str:
@@ -157,15 +168,17 @@ class _Line:
     why: str = ""
 
 
-def _file(draft: Draft) -> Iterator[str]:
+def _file(draft: Draft, named: bool) -> Iterator[str]:
     yield toml.comment(f"{draft.title}: drafted from {draft.source}. Read every line.")
     yield "#"
-    yield "# Left for you:"
-    for number, sentence in enumerate(draft.left(), 1):
+    left = list(draft.left())
+    if left:
+        yield "# Left for you:"
+    for number, sentence in enumerate(left, 1):
         yield from _wrapped(f"{number}. {sentence}", "#   ", "#      ")
-    yield "# Then: forbear contract check"
+    yield f"# {'Then' if left else 'Next'}: forbear contract check"
     yield ""
-    yield from _block(_top(draft))
+    yield from _block(_top(draft, named))
     if draft.token_url:
         yield from _section(("auth",), _oauth(draft))
     yield from _section(
@@ -178,8 +191,10 @@ def _file(draft: Draft) -> Iterator[str]:
         yield from _call(call.action)
 
 
-def _top(draft: Draft) -> Iterator[_Line]:
+def _top(draft: Draft, named: bool) -> Iterator[_Line]:
     yield _Line("contract", "1")
+    if named:
+        yield _Line("provider", toml.string(draft.provider))
     yield _Line("title", toml.string(draft.title))
     yield _told("base_url", draft.base_url)
     if not draft.token_url:
@@ -217,18 +232,18 @@ def _job(job: DraftJob) -> Iterator[str]:
             lines.append(_Line("body", body))
     if job.id is not None:
         lines.append(_told("id", job.id))
-    if job.status.is_plain:
+    short = job.status.is_plain and job.echo is None
+    if short:
         lines.append(_request_line("status", job.status))
     lines.append(_told("state", job.state))
     yield from _block(lines)
     yield from _words(job)
     yield from _block(_further(job))
     if not plain and body is None:
-        yield from _request((*at, "submit"), action.asked, full=True)
-    if not job.status.is_plain or job.echo is not None:
-        full = not job.status.is_plain
+        yield from _request((*at, "submit"), action.asked)
+    if not short:
         echo = [] if job.echo is None else [_told("echo", job.echo)]
-        yield from _request((*at, "status"), job.status, full=full, further=echo)
+        yield from _request((*at, "status"), job.status, further=echo)
     if job.link is not None and job.link_needs_key:
         yield from _section(
             (*at, "result"),
@@ -245,7 +260,8 @@ def _job(job: DraftJob) -> Iterator[str]:
 
 
 def _named(action: Action) -> Iterator[_Line]:
-    yield _Line("title", toml.string(action.title))
+    more = "" if action.description else "add a description = …, which agents read"
+    yield _Line("title", toml.string(action.title), more)
     if action.description:
         yield _Line("description", toml.string(action.description))
 
@@ -253,7 +269,7 @@ def _named(action: Action) -> Iterator[_Line]:
 def _words(job: DraftJob) -> Iterator[str]:
     yield ""
     if job.words:
-        yield from _wrapped(f"{job.words_from}: {_listed(job.words)}", "# ", "#   ")
+        yield from _wrapped(f"Words {job.words_from}: {_listed(job.words)}", "# ", "#   ")
     yield "# Only you can say what a word means. One that is in no list stops and asks a person."
     yield from _block(
         [
@@ -299,15 +315,14 @@ def _failure(action: Action) -> Iterator[_Line]:
 
 def _call(action: Action) -> Iterator[str]:
     at = ("calls", action.name)
-    reads = action.asked.method in ("GET", "HEAD")
     lines = [*_named(action)]
-    if not reads:
+    if not action.reads:
         shown = " ".join(f"{{arg.{name}}}" for name in action.arguments[:3])
         label = f"{action.title} {shown}".strip()
-        why = "what a person who approves it sees; name what matters"
+        why = "what a person sees who approves it"
         lines.append(_Line("label", toml.string(label), why))
     lines += _failure(action)
-    yield from _request(at, action.asked, full=True, first=lines, notes=action.notes)
+    yield from _request(at, action.asked, first=lines, notes=action.notes)
     yield from _input(at, action)
     yield from _key(at, action)
 
@@ -344,17 +359,13 @@ def _request(
     at: tuple[str, ...],
     asked: Asked,
     *,
-    full: bool,
     first: Sequence[_Line] = (),
     further: Sequence[_Line] = (),
     notes: Sequence[str] = (),
 ) -> Iterator[str]:
     """A request as a section, with its parameters and body as sections of their own."""
-    lines = [*first]
-    if full:
-        lines.append(_Line("method", toml.string(asked.method)))
-        key = "path" if asked.path else "url"
-        lines.append(_Line(key, toml.string(asked.address), asked.why))
+    lines = [*first, _Line("method", toml.string(asked.method))]
+    lines.append(_Line("path" if asked.path else "url", toml.string(asked.address), asked.why))
     if asked.take:
         lines.append(_Line("take", toml.value(dict(asked.take))))
     tree = members(asked.body)

@@ -64,7 +64,7 @@ def states(section: Section) -> States:
     if not section.get("succeeded", ROWS, ()) and "succeeded" not in section.broken:
         section.complain(
             "succeeded",
-            "is empty: nobody has said yet what success is"
+            "has no words: nobody has said yet what success is"
             if section.has("succeeded")
             else "has no words of success",
             'write the provider\'s word for done, such as succeeded = ["done"]',

@@ -30,6 +30,7 @@ from forbear.rules.draft_terms import (
 from forbear.rules.exchanges import Received, Sent, Unusable
 from forbear.rules.ports import Json
 from forbear.rules.proposals import Field, Proposal, host_of
+from forbear.rules.requests import json_text
 from forbear.rules.values import text_of
 
 SHORTEST_SECRET = 6
@@ -46,7 +47,10 @@ class Exchange:
 
 @dataclass(frozen=True, slots=True)
 class Drafted:
-    """A draft, and arguments to try its action with; they are not in the file."""
+    """A draft and its text, and arguments to try its action with, which are not in the file.
+
+    An argument that had a secret in it is None.
+    """
 
     draft: Draft
     action: str
@@ -72,8 +76,11 @@ def draft(
     *,
     job: bool,
     action: str | None = None,
+    named: bool = False,
 ) -> Drafted:
     """The draft of one action from its request, and from what asked for its state.
+
+    `named` says that the name of the file is not the provider's.
 
     Raises Unusable for what no contract can say, and where a secret of the request stands in a
     place that has to be written.
@@ -84,6 +91,7 @@ def draft(
     made = _Job(first, later, base_url, length, name) if job else _Call(first, length, name)
     key = credential(first.sent.secrets, provider)
     remarks = [*key.remarks, *(remark for one in requests for remark in one.remarks)]
+    jobs = (made.job(),) if isinstance(made, _Job) else ()
     remarks += made.remarks
     found = Draft(
         provider,
@@ -92,17 +100,22 @@ def draft(
         key.auth,
         source,
         key.variables,
-        jobs=(made.job(),) if isinstance(made, _Job) else (),
+        jobs=jobs,
         calls=(made.call(),) if isinstance(made, _Call) else (),
         headers=_fixed_headers(first.sent, remarks),
         allow_hosts=Told(made.hosts, "the answers point there") if made.hosts else None,
         remarks=tuple(dict.fromkeys(remarks)),
     )
-    return Drafted(found, name, made.arguments.samples, _without_secrets(found.text(), requests))
+    secrets = [secret.value for one in requests for secret in one.secrets]
+    samples = {
+        name: None if any(secret in json_text(value) for secret in secrets) else value
+        for name, value in made.arguments.samples.items()
+    }
+    return Drafted(found, name, samples, _without_secrets(found.text(named=named), secrets))
 
 
-def _without_secrets(text: str, requests: Iterable[Sent]) -> str:
-    for secret in (secret.value for one in requests for secret in one.secrets):
+def _without_secrets(text: str, secrets: Iterable[str]) -> str:
+    for secret in secrets:
         written = (secret, toml.string(secret)[1:-1])
         if len(secret) >= SHORTEST_SECRET and any(one in text for one in written):
             raise Unusable(
@@ -229,7 +242,7 @@ class _Job:
             status,
             told(found) or Told(None, "where the answer of status has the job's state: /pointer"),
             () if found is None else self._words(found.field),
-            "Words of the answers, in the order seen",
+            "seen in the answers, in this order",
             link=told(link),
             link_needs_key=own and not signed,
             progress=told(progress),

@@ -18,7 +18,7 @@ from forbear.rules.ports import Json
 from forbear.rules.values import Unreadable, decode, media_type, members, text_of
 
 
-class Unusable(ValueError):
+class Unusable(Exception):
     """What was pasted cannot become a contract: the reason and the fix, and never a value of it."""
 
 

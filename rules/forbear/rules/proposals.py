@@ -275,9 +275,7 @@ def result_link(found: Sequence[Field], but: Iterable[str] = ()) -> Proposal | N
         return (min(told), len(one.steps)) if told else None
 
     best = _best(_links(found), rank)
-    return (
-        None if best is None else Proposal(best[0], "an address under such a name", best[1])
-    )
+    return None if best is None else Proposal(best[0], "an address under such a name", best[1])
 
 
 def link(found: Sequence[Field], names: Sequence[str]) -> Proposal | None:

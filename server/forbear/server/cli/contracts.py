@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from forbear.server.cli import drafting
 from forbear.server.cli.home import (
     how_to_begin,
     is_new,
@@ -31,6 +32,7 @@ def register(app: typer.Typer) -> None:
     group.command()(check)
     group.command()(schema)
     group.command("list")(list_all)
+    drafting.register(group)
     app.add_typer(group, name="contract")
 
 

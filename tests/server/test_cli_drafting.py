@@ -1,0 +1,183 @@
+"""`contract new` and `contract draft` as people use them, up to a finished job."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tomllib
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.server.commanding import Ran, Run, child_environment
+
+KEY = "sk-live-never-shown-71c"
+
+
+def forbear(*arguments: str, typed: str = "", **environment: str) -> Ran:
+    """The command as a process of its own."""
+    ran = subprocess.run(
+        [sys.executable, "-m", "forbear", *arguments],
+        input=typed,
+        capture_output=True,
+        encoding="utf-8",
+        env=child_environment() | environment,
+        timeout=120,
+    )
+    assert "Traceback" not in ran.stdout + ran.stderr
+    assert KEY not in ran.stdout + ran.stderr
+    return Ran(ran.returncode, ran.stdout, ran.stderr)
+
+
+@contextmanager
+def provider() -> Iterator[str]:
+    """A provider on loopback in a process of its own; its address."""
+    child = subprocess.Popen(
+        [sys.executable, "-m", "forbear.server.fake"],
+        stdout=subprocess.PIPE,
+        encoding="utf-8",
+        env=child_environment(),
+    )
+    try:
+        assert child.stdout is not None
+        yield child.stdout.readline().strip()
+    finally:
+        child.kill()
+        child.communicate()
+
+
+def asked(method: str, url: str, body: Any = None) -> tuple[str, Any]:
+    """What a person sees who sends a request: the answer as `curl -i` prints it, and as JSON."""
+    request = urllib.request.Request(
+        url,
+        None if body is None else json.dumps(body).encode(),
+        {"Authorization": f"Bearer {KEY}", "Content-Type": "application/json"},
+        method=method,
+    )
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        text = answer.read().decode()
+        head = f"HTTP/1.1 {answer.status} {answer.reason}\r\n{answer.headers.as_string()}"
+        return f"{head.rstrip()}\r\n\r\n{text}", json.loads(text) if text else None
+
+
+# --- the whole way --------------------------------------------------------------------------
+
+
+def test_from_a_curl_line_and_two_answers_to_a_finished_job(tmp_path: Path) -> None:
+    home = {"FORBEAR_HOME": str(tmp_path / "home")}
+    with provider() as url:
+        for number in (1, 2):
+            plan = {"id": f"exp_{number}x", "states": ["running", "done"], "result": {"rows": 3}}
+            asked("POST", f"{url}/__job", plan)
+        # What a person does first: the request by hand, and a look at the state.
+        submitted, job = asked("POST", f"{url}/exports", {"dataset": "sales"})
+        _, looked = asked("GET", f"{url}/exports/{job['id']}")
+        _, looked = asked("GET", f"{url}/exports/{job['id']}")
+        (tmp_path / "submitted.txt").write_text(submitted, encoding="utf-8")
+        (tmp_path / "looked.json").write_text(json.dumps(looked), encoding="utf-8")
+        line = (
+            f"curl -i -X POST '{url}/exports' \\\n  -H 'Authorization: Bearer {KEY}' \\\n"
+            """  -H 'Content-Type: application/json' --data-raw '{"dataset": "sales"}'\n"""
+        )
+        drafted = forbear(
+            *("contract", "new", "exp", "--from-curl", "-"),
+            *("--answer", str(tmp_path / "submitted.txt")),
+            *("--answer", str(tmp_path / "looked.json")),
+            typed=line,
+            **home,
+        )
+        assert drafted.code == 0, drafted.err
+        contract = tmp_path / "home" / "contracts" / "exp.toml"
+        assert f"Wrote {contract}: job export" in drafted.out
+        assert "export EXP_TOKEN=" in drafted.out
+        text = contract.read_text(encoding="utf-8")
+        assert KEY not in text
+
+        unfinished = forbear("contract", "check", **home)
+        assert unfinished.code == 1
+        assert "jobs.export.succeeded: has no words" in unfinished.out
+
+        # What is left for the person: the words, and how long it takes.
+        for before, after in (
+            ("waiting   = []", 'waiting   = ["queued", "running"]'),
+            ("succeeded = []", 'succeeded = ["done"]'),
+            ("failed    = []", 'failed    = ["failed"]'),
+            ('"5m"', '"4s"'),
+            ('"1h"', '"1m"'),
+        ):
+            assert text.count(before) == 1
+            text = text.replace(before, after)
+        contract.write_text(text, encoding="utf-8")
+        checked = forbear("contract", "check", **home)
+        assert checked.code == 0, checked.out
+
+        *_, attempt = drafted.out.strip().split("\n")
+        command = attempt.partition("forbear ")[2].split()
+        assert command == ["try", "exp.export", "dataset=sales"]
+        tried = forbear(*command, **home, EXP_TOKEN=KEY)
+        assert tried.code == 0, tried.out + tried.err
+        assert '"rows": 3' in tried.out.replace('"rows":3', '"rows": 3')
+        _, arrivals = asked("GET", f"{url}/__arrivals")
+        sent = [one for one in arrivals if (one["method"], one["path"]) == ("POST", "/exports")]
+        assert [json.loads(one["body"]) for one in sent] == [{"dataset": "sales"}] * 2
+        assert all(one["headers"]["authorization"] == f"Bearer {KEY}" for one in sent)
+
+
+# --- new ------------------------------------------------------------------------------------
+
+CURL = f"curl https://api.new.example/v1/exports -H 'X-Api-Key: {KEY}' -d '{{\"dataset\": \"s\"}}'"
+
+
+def test_nothing_is_overwritten(home: Path, run: Run) -> None:
+    before = (home / "contracts" / "exp.toml").read_bytes()
+    refused = run("contract", "new", "exp", "--from-curl", CURL)
+    assert refused.code == 2
+    assert "is there already and was not changed" in refused.err
+    assert (home / "contracts" / "exp.toml").read_bytes() == before
+    other = home / "mine.toml"
+    assert run("contract", "new", "exp", "--from-curl", CURL, "--out", str(other)).code == 0
+    assert run("contract", "new", "exp", "--from-curl", CURL, "--out", str(other)).code == 2
+
+
+def test_printing_writes_nothing_and_says_only_the_file(home: Path, run: Run) -> None:
+    printed = run("contract", "new", "other", "--from-curl", CURL, "--print", "--call")
+    assert (printed.code, printed.err) == (0, "")
+    assert tomllib.loads(printed.out)["auth"] == "header X-Api-Key env:OTHER_TOKEN"
+    assert KEY not in printed.out
+    assert [one.name for one in (home / "contracts").iterdir()] == ["exp.toml"]
+
+
+def test_a_file_of_another_name_says_whose_provider_it_is(home: Path, run: Run) -> None:
+    out = home / "contracts" / "mine.toml"
+    assert run("contract", "new", "other", "--from-curl", CURL, "--out", str(out)).code == 0
+    assert tomllib.loads(out.read_text(encoding="utf-8"))["provider"] == "other"
+
+
+def test_a_write_that_may_be_a_job_says_what_is_missing(home: Path, run: Run) -> None:
+    ran = run("contract", "new", "other", "--from-curl", CURL)
+    assert "call export, drafted from a curl line" in ran.out
+    assert "--status-answer FILE" in ran.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["other"], "contract new other --from-curl -"),
+        (["a/b", "--from-curl", CURL], "no name that a contract can have"),
+        (["other", "--from-curl", CURL, "--action", "a b"], "no name"),
+        (["other", "--from-curl", "wget x"], "The curl line: the line does not begin with curl"),
+        (["other", "--from-curl", CURL, "--answer", "not-there"], "The answer not-there: is not"),
+        (["other", "--from-curl", CURL, "--answer", "."], "The answer .: is a folder"),
+        (["other", "--from-curl", "-", "--answer", "-"], "Only one thing"),
+        (["other", *["--from-curl", CURL] * 3], "once more"),
+    ],
+)
+def test_wrong_usage_is_told_with_its_fix(run: Run, arguments: list[str], told: str) -> None:
+    refused = run("contract", "new", *arguments)
+    assert refused.code == 2
+    assert told in refused.err
+    assert KEY not in refused.err
