@@ -274,14 +274,15 @@ def show() -> bool:
     """Run it and print it. True if every count at the provider is what the stories say."""
     with tempfile.TemporaryDirectory(prefix="forbear-demo-") as folder:
         try:
-            return asyncio.run(asyncio.wait_for(_show(Path(folder)), PATIENCE))
+            return asyncio.run(asyncio.wait_for(play(Path(folder)), PATIENCE))
         except TimeoutError:
             say(f"The demonstration did not end within {PATIENCE:.0f} s on this machine.", "red")
             say(_tail(Path(folder) / "serve.log"))
             return False
 
 
-async def _show(home: Path) -> bool:
+async def play(home: Path) -> bool:
+    """The whole of it in a home that is there and empty, which is left as it is at the end."""
     token = SystemRandom().token(32)
     jobs, reads, found, asked = _jobs(), _reads(), _found(), _asked()
     stories = [*jobs, reads, found, asked]
