@@ -183,7 +183,10 @@ def error(answer: Data) -> Data:
 
 def serving(home: Path, **environment: str) -> StdioServerParameters:
     """How an MCP client starts `forbear serve` on a home."""
-    roots = [str(Path(root).resolve()) for root in ("rules", "storage", "tools", "server", ".")]
+    roots = [
+        str(Path(root).resolve())
+        for root in ("contracts", "rules", "storage", "tools", "server", ".")
+    ]
     return StdioServerParameters(
         command=sys.executable,
         args=["-m", "forbear", "serve"],

@@ -6,6 +6,8 @@ import asyncio
 import os
 import sys
 import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -21,6 +23,7 @@ from tests.e2e.harness import (
     TRANSFER,
     WRITE,
     Data,
+    Stage,
     contract,
     error,
     furnished,
@@ -169,6 +172,119 @@ async def test_an_environment_token_is_registered_at_its_first_use_and_another_s
             await on.due(job)
             assert provider.count(STATUS) == 1
         assert set(sent(provider)) == {f"Bearer {TOKEN}"}
+
+
+# --- whose a credential is ------------------------------------------------------------------
+
+ME = "GET /me"
+CHECKED = {"id": "acct_17", "check": {"path": "/me", "at": "/account/id"}}
+
+
+def says(account: str) -> Answer:
+    return Answer(200, {"account": {"id": account}})
+
+
+def sent_to(provider: FakeProvider, path: str) -> list[str | None]:
+    arrivals = [one for one in provider.arrivals if one.path == path]
+    return [one.headers.get("authorization") for one in arrivals]
+
+
+@asynccontextmanager
+async def submitted(
+    home: Path, clock: ManualClock, *answers: Answer
+) -> AsyncIterator[tuple[FakeProvider, str]]:
+    """A job that was submitted with the first key, and what `ME` answers."""
+    top: Data = {"auth": BEARER, "account": CHECKED}
+    async with furnished(home, NO_RESULT, states=FOREVER, **top) as provider:
+        provider.script(ME, *answers)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("EXP_TOKEN", TOKEN)
+            async with process(provider, home, clock) as on:
+                job = await on.submit()
+        assert provider.count(ME) == 0
+        yield provider, job
+
+
+@asynccontextmanager
+async def renewed(
+    home: Path, monkeypatch: pytest.MonkeyPatch, *answers: Answer
+) -> AsyncIterator[tuple[Stage, str]]:
+    """The same in a process that has another key."""
+    clock = ManualClock()
+    async with submitted(home, clock, *answers) as (provider, job):
+        monkeypatch.setenv("EXP_TOKEN", "another")
+        async with process(provider, home, clock) as on:
+            yield on, job
+
+
+@pytest.mark.requirement("D10")
+async def test_another_key_of_the_stated_account_goes_on_once_the_provider_named_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with renewed(tmp_path, monkeypatch, says("acct_17")) as (on, job):
+        await on.provider.arrived(ME)
+        await on.due(job)
+        await on.provider.arrived(STATUS)
+        assert sent_to(on.provider, "/me") == ["Bearer another"]
+        assert set(sent_to(on.provider, "/exports/exp_1")) == {"Bearer another"}
+        rows = await on.app.store.read.credentials()
+        assert len(rows) == 2
+        # An agent neither sees the check nor finds an action for it.
+        listed = (await on.call("list_actions"))["actions"]
+        assert [line["name"] for line in listed] == ["export"]
+        assert len((await on.call("operation_status"))["operations"]) == 1
+
+
+@pytest.mark.requirement("D10")
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        pytest.param(says("acct_18"), "binding_mismatch", id="another-account"),
+        pytest.param(Answer(200, {"account": None}), "invalid_response", id="no-account"),
+        pytest.param(Answer(401, {}), "authorization_denied", id="refused"),
+    ],
+)
+async def test_a_key_of_another_account_sends_one_check_and_asks_a_person(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: Answer, reason: str
+) -> None:
+    async with renewed(tmp_path, monkeypatch, answer) as (on, job):
+        await on.provider.arrived(ME)
+        await on.due(job)
+        await on.due(job)
+        full = await on.due(job)
+        assert (full["state"], full["waiting_for"]) == ("waiting", "credential")
+        assert on.provider.count(STATUS) == 0
+        assert on.provider.count(ME) == 1
+        (case,) = await on.app.store.read.open_cases()
+        assert case.reason == reason
+        assert len(await on.app.store.read.credentials()) == 1
+
+
+@pytest.mark.requirement("D10")
+async def test_a_check_is_sent_with_the_key_that_it_is_about_by_no_other_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = ManualClock()
+    async with submitted(tmp_path, clock, Answer(503, {}), says("acct_17")) as (provider, job):
+        monkeypatch.setenv("EXP_TOKEN", "another")
+        async with process(provider, tmp_path, clock) as on:
+            await provider.arrived(ME)
+            await on.settled()
+            (check,) = [one.id for one in await on.app.store.read.by_prefix("op_") if one.id != job]
+        monkeypatch.setenv("EXP_TOKEN", TOKEN)
+        async with process(provider, tmp_path, clock) as on:
+            for _ in range(3):
+                op = await on.operation(check)
+                assert op.next_at is not None
+                await on.at(op.next_at)
+                await on.settled()
+            assert provider.count(ME) == 1
+        monkeypatch.setenv("EXP_TOKEN", "another")
+        async with process(provider, tmp_path, clock) as on:
+            op = await on.operation(check)
+            await on.at(op.next_at or 0)
+            await provider.arrived(ME, 2)
+        assert set(sent_to(provider, "/me")) == {"Bearer another"}
 
 
 @pytest.mark.sqlite  # it reads the files of the store

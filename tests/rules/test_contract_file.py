@@ -8,6 +8,7 @@ import pytest
 from tests.rules.contracts import FULL, SMALL, changed, errors_of, loaded
 
 from forbear.rules.contract import (
+    ACCOUNT_CHECK,
     CLASSES,
     Backoff,
     Contract,
@@ -238,7 +239,11 @@ def test_the_long_form_says_everything() -> None:
     job, transfer = contract.jobs["export"], contract.calls["transfer"]
     assert contract.provider == "exp"
     assert contract.checked == "2026-11-30"
-    assert contract.account_check == {"path": "/me", "at": "/account/id"}
+    check = contract.account_check
+    assert check is not None
+    assert contract.action(ACCOUNT_CHECK) is check
+    assert (check.name, check.send.request_class) == ("account.check", RequestClass.READ)
+    assert ACCOUNT_CHECK not in contract.calls
     assert contract.remind == (3_600_000, 86_400_000, 259_200_000)
     assert contract.scopes[0].reset == (Header("X-RateLimit-Reset"), Unit.EPOCH)
     assert contract.classes[RequestClass.READ].max_attempts == 5

@@ -527,6 +527,10 @@ class Retention:
     """That there was this operation: its key, intent, reference, provider's id, certainty."""
 
 
+ACCOUNT_CHECK = "account.check"
+"""The name of the action that `[account] check` makes; no file can give this name to another."""
+
+
 @dataclass(frozen=True, slots=True)
 class Contract:
     provider: str
@@ -541,7 +545,8 @@ class Contract:
     auth: Auth
     account: Mapping[str, str]
     """`id` is part of the identity of every operation; the rest is for `{account.x}`."""
-    account_check: Mapping[str, str] | None
+    account_check: Call | None
+    """The read that shows whose a credential is: `[account] check`."""
     headers: tuple[tuple[str, str], ...]
     scopes: tuple[Scope, ...]
     classes: Mapping[RequestClass, ClassLimits]
@@ -561,6 +566,8 @@ class Contract:
     """Digest of the file's text."""
 
     def action(self, name: str) -> Action | None:
+        if name == ACCOUNT_CHECK:
+            return self.account_check
         return self.jobs.get(name) or self.calls.get(name)
 
     def attempts(self, request_class: RequestClass) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 
 from forbear.rules.contract import (
+    ACCOUNT_CHECK,
     CLASSES,
     Action,
     Call,
@@ -20,13 +21,14 @@ from forbear.rules.contract_actions import DAY, Around, call, job, rules
 from forbear.rules.contract_auth import auth, check_carriers, check_hosts
 from forbear.rules.contract_forms import Raw
 from forbear.rules.contract_keys import (
+    CALL,
     EXAMPLE_HEADERS,
     OPERATOR,
     PER,
     RESENDS,
     STATUS_CODE,
 )
-from forbear.rules.contract_kinds import Fault, Section, is_table, nearest
+from forbear.rules.contract_kinds import Fault, Section, is_table, nearest, nested
 from forbear.rules.contract_request_terms import (
     BASE_URL,
     CONSOLE,
@@ -106,6 +108,9 @@ def contract(
         check_hosts(section.place.at("jobs", name), one, allow_hosts)
     for name, each in calls.items():
         check_carriers(section.place.at("calls", name), each, authentication)
+    check = _account_check(section.section("account"), around)
+    if check is not None:
+        check_carriers(section.place.at("account", "check"), check, authentication)
     escalation = section.section("escalation")
     return Contract(
         provider,
@@ -117,9 +122,9 @@ def contract(
         section.get("checked", DATE),
         authentication,
         account,
-        _account_check(section.section("account").section("check")),
+        check,
         headers,
-        _scopes(section, (*jobs, *calls)),
+        _scopes(section, (*jobs, *calls, *([] if check is None else [check.name]))),
         _classes(section.section("classes")),
         section.get("resends_below", RESENDS, 0),
         escalation.get("remind", DURATIONS, USUAL),
@@ -161,13 +166,30 @@ def _base_url(section: Section, account: Mapping[str, str]) -> str:
         return ""
 
 
-def _account_check(section: Section) -> Mapping[str, str] | None:
-    path, at = section.get("path", TEXT), section.get("at", POINTER)
+_CALL = nested(CALL)
+
+
+def _account_check(section: Section, around: Around) -> Call | None:
+    """The read whose answer names the account; all else about it is as for any read."""
+    check = section.section("check")
+    path, at = check.get("path", TEXT), check.get("at", POINTER)
     if path is None or at is None:
         return None
     if not path.startswith("/"):
-        section.complain("path", "is no path under base_url", 'write it as in "/me"')
-    return {"path": path, "at": at.text}
+        check.complain("path", "is no path under base_url", 'write it as in "/me"')
+        return None
+    if not section.has("id"):
+        section.complain("check", "has no id to compare with", 'add id = "…" below [account]')
+        return None
+    raw = {
+        "title": "Whose the credential is",
+        "class": "read",
+        "method": "GET",
+        "path": path,
+        "require": [at.text],
+        "echo": {at.text: "{account.id}"},
+    }
+    return call(ACCOUNT_CHECK, check.place.read(_CALL, raw), around, raw)
 
 
 # --- limits ---------------------------------------------------------------------------------

@@ -29,6 +29,7 @@ from forbear.server.upstream import Upstream
 from forbear.server.worker import Worker, listen
 from forbear.storage.errors import StoreTooNew
 from forbear.storage.store import Store
+from forbear.tools.accounts import Accounts
 from forbear.tools.caller import only
 from forbear.tools.desk import Desk, Setting
 from forbear.tools.intake import Intake
@@ -136,6 +137,7 @@ async def _running(
                     intake=intake,
                     rounds=rounds,
                     keeper=keeper,
+                    accounts=Accounts(store, contracts, intake, clock, random),
                 )
                 async with _supervised(carrier.run, app.superseded, carrier.end):
                     yield app

@@ -156,7 +156,8 @@ class Contracts:
             if not isinstance(credential, Credential):
                 continue
             fingerprint = credential.fingerprint(self._store_key)
-            for action in (*contract.jobs.values(), *contract.calls.values()):
+            checks = () if contract.account_check is None else (contract.account_check,)
+            for action in (*contract.jobs.values(), *contract.calls.values(), *checks):
                 held += [action.binding, pairing(action.binding, fingerprint)]
         return held
 

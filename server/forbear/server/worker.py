@@ -33,6 +33,7 @@ from forbear.storage.store import Store
 from forbear.storage.tokens import TokenReserved
 from forbear.storage.transitions import Holding
 from forbear.storage.writer import UPGRADED
+from forbear.tools.accounts import Accounts
 from forbear.tools.intake import Intake
 
 T = TypeVar("T")
@@ -92,6 +93,7 @@ class Worker:
         intake: Intake | None = None,
         rounds: Rounds | None = None,
         keeper: Keeper | None = None,
+        accounts: Accounts | None = None,
     ) -> None:
         self._store = store
         self._contracts = contracts
@@ -102,6 +104,7 @@ class Worker:
         self._intake = intake or Intake(store)
         self._rounds = rounds
         self._keeper = keeper
+        self._accounts = accounts
         self._busy: dict[str, asyncio.Task[None]] = {}
         self._flights: set[asyncio.Task[None]] = set()
         """Token requests under way."""
@@ -200,6 +203,8 @@ class Worker:
                 await self._store.sign_of_life(sign)
                 await self._find_residents()
                 await self._renew_cases()
+                if self._accounts is not None:
+                    await self._accounts.check()
                 if self._rounds is not None:
                     await self._rounds.go(self._elsewhere)
                 if self._keeper is not None:

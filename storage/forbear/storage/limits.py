@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from sqlalchemy import Connection
 
 from forbear.rules import outage, pacing
-from forbear.rules.contract import Job, Scope
+from forbear.rules.contract import ACCOUNT_CHECK, Job, Scope
 from forbear.rules.escalations import length
 from forbear.rules.lifecycle import Event
 from forbear.rules.model import Operation, Reason
@@ -19,7 +19,7 @@ from forbear.rules.quotas import Quota
 from forbear.rules.schedule import stated_wait
 from forbear.rules.signals import Meaning, Signal
 from forbear.rules.verdicts import Verdict, stop
-from forbear.storage import circuits, queueing, register
+from forbear.storage import audit, circuits, queueing, register
 from forbear.storage.reserving import Reserved
 from forbear.storage.schema import cases, scopes
 
@@ -71,7 +71,10 @@ def learn(
     now: int,
     random: Random,
 ) -> None:
-    """Keep what the answer says of limits and outages, and let the next of each queue look."""
+    """Keep what the answer says of limits, outages and whose credential it is, and let the next of
+    each queue look."""
+    if op.action == ACCOUNT_CHECK and verdict.event is Event.SUCCEEDED:
+        _accept_credential(connection, op, reserved, now)
     quotas = dict(signal.quotas)
     limited = [key for key, _ in _limited(reserved, signal)]
     works = outage.verdict_on(signal, reply)
@@ -98,6 +101,17 @@ def learn(
                 ids=random,
             )
         queueing.call_next(connection, key, now, now)
+
+
+def _accept_credential(connection: Connection, op: Operation, reserved: Reserved, now: int) -> None:
+    """The provider named the account that the contract states: the credential may be used."""
+    fingerprint = reserved.holding.credential
+    if fingerprint is None:
+        return
+    register.accept_credential(connection, op.provider, op.account, fingerprint, now)
+    body = {"provider": op.provider, "account": op.account, "fingerprint": fingerprint}
+    code = audit.Code.CREDENTIAL_ACCEPTED
+    audit.append(connection, op.id, now, code, {**body, "operator": ACCOUNT_CHECK})
 
 
 def learn_late(connection: Connection, reserved: Reserved, signal: Signal, now: int) -> None:

@@ -12,14 +12,22 @@ from sqlalchemy import Connection
 
 from forbear.rules import pacing
 from forbear.rules.admission import Admit
-from forbear.rules.contract import Scope
-from forbear.rules.model import Operation
+from forbear.rules.contract import ACCOUNT_CHECK, Scope
+from forbear.rules.model import Operation, WaitingFor
 from forbear.rules.pacing import ScopeState, Shared, Taken, scope_key
 from forbear.rules.quotas import Quota
 from forbear.rules.steps import scopes_of
 from forbear.rules.tokens import uses_tokens
 from forbear.storage import circuits, queueing
-from forbear.storage.schema import attempts, credentials, reservations, scopes, token_slots
+from forbear.storage.schema import (
+    LIVE,
+    attempts,
+    credentials,
+    operations,
+    reservations,
+    scopes,
+    token_slots,
+)
 from forbear.storage.statements import Statement
 from forbear.storage.transitions import Holding
 
@@ -306,10 +314,13 @@ def refuse_credential(connection: Connection, op: Operation, holding: Holding, n
 def credential_ready(connection: Connection, op: Operation, holding: Holding, now: int) -> bool:
     """Whether the process holds a credential that this store accepts and nobody refused.
 
-    The first use for a provider and account registers it; another one sends nothing.
+    The first use for a provider and account registers it; another one sends nothing but the
+    request that shows whose it is.
     """
     if holding.credential is None:
         return False
+    if op.action == ACCOUNT_CHECK:
+        return op.arguments.get("credential") == holding.credential
     found = _CREDENTIALS.all(connection, of_provider=op.provider, of_account=op.account)
     known = {row.fingerprint: row for row in found}
     if not known:
@@ -347,3 +358,15 @@ def accept_credential(
     fresh |= {"token_failures": 0, "token_next_at": None, "token_note": None}
     if not connection.execute(sa.update(credentials).where(mine).values(**fresh)).rowcount:
         connection.execute(sa.insert(credentials), {**row, **fresh})
+    connection.execute(
+        sa.update(operations)
+        .where(
+            sa.text(LIVE),
+            operations.c.provider == provider,
+            operations.c.account == account,
+            operations.c.waiting_for == str(WaitingFor.CREDENTIAL),
+            operations.c.lease_owner.is_(None),
+            operations.c.next_at > now,
+        )
+        .values(next_at=now)
+    )
