@@ -24,6 +24,7 @@ from forbear.server.cli import (
     deciding,
     doctor,
     handover,
+    installing,
     keys,
     pruning,
     reading,
@@ -50,6 +51,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 setup.register(app)
+installing.register(app)
 doctor.register(app)
 serving.register(app)
 trying.register(app)

@@ -1,0 +1,88 @@
+"""Files of clients: read as they are, written whole or not at all, with a copy beside them."""
+
+from __future__ import annotations
+
+import os
+import stat
+import tempfile
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+
+from forbear.server.clients.splices import Unfit
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """A file as it was read. `content` is None where there is none."""
+
+    path: Path
+    """Without symbolic links."""
+    content: bytes | None
+
+    @staticmethod
+    def of(path: Path) -> File:
+        """Read a file. Raises Unfit if it is there and cannot be read or must not be written."""
+        try:
+            real = path.resolve()
+            content = real.read_bytes()
+        except FileNotFoundError:
+            return File(real, None)
+        except IsADirectoryError as error:
+            raise Unfit("is a folder") from error
+        except (OSError, RuntimeError) as error:
+            raise Unfit(f"cannot be read ({getattr(error, 'strerror', error)})") from error
+        return File(real, content)
+
+    @property
+    def text(self) -> str:
+        try:
+            return (self.content or b"").decode()
+        except UnicodeDecodeError as error:
+            raise Unfit("is not UTF-8 text") from error
+
+    def write(self, text: str, *, copy: bool) -> Path | None:
+        """Replace the content; the path of the copy of what was there, if one was asked for.
+
+        The file keeps its mode. Raises Unfit if it cannot be, or was changed since it was read.
+        """
+        mode = 0o600
+        if self.content is not None:
+            status = self.path.stat()
+            mode = stat.S_IMODE(status.st_mode)
+            if not mode & 0o200 or not os.access(self.path, os.W_OK):
+                raise Unfit("is read-only")
+        try:
+            kept = self._copied(mode) if copy and self.content is not None else None
+            self._replaced(text.encode(), mode)
+        except OSError as error:
+            raise Unfit(f"cannot be written ({error.strerror})") from error
+        return kept
+
+    def _copied(self, mode: int) -> Path:
+        assert self.content is not None
+        for number in count(1):
+            suffix = ".forbear-backup" + (f"-{number}" if number > 1 else "")
+            path = self.path.with_name(self.path.name + suffix)
+            with suppress(FileExistsError):
+                descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+                with os.fdopen(descriptor, "wb") as file:
+                    file.write(self.content)
+                return path
+        raise AssertionError
+
+    def _replaced(self, content: bytes, mode: int) -> None:
+        descriptor, name = tempfile.mkstemp(dir=self.path.parent, prefix=f".{self.path.name}.")
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            Path(name).chmod(mode)
+            if File.of(self.path).content != self.content:
+                raise Unfit("was changed by another program just now: try again")
+            os.replace(name, self.path)
+        finally:
+            with suppress(FileNotFoundError):
+                os.unlink(name)
