@@ -184,7 +184,7 @@ def test_a_server_may_listen_where_it_does_and_either_answers_any_call(tmp_path:
 UNITS = re.findall(r"```ini\n(.*?)```", PAGE, re.DOTALL)
 
 
-@pytest.mark.parametrize("unit", UNITS, ids=["system", "user"])
+@pytest.mark.parametrize("unit", UNITS, ids=["system"])
 def test_a_unit_starts_a_worker_that_can_write_to_its_home_alone(
     unit: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -26,14 +26,16 @@ class File:
         """Read a file. Raises Unfit if it is there and cannot be read or must not be written."""
         try:
             real = path.resolve()
-            content = real.read_bytes()
+        except (OSError, RuntimeError) as error:  # links in a circle
+            raise Unfit("cannot be read: its links lead nowhere") from error
+        try:
+            return File(real, real.read_bytes())
         except FileNotFoundError:
             return File(real, None)
         except IsADirectoryError as error:
             raise Unfit("is a folder") from error
-        except (OSError, RuntimeError) as error:
-            raise Unfit(f"cannot be read ({getattr(error, 'strerror', error)})") from error
-        return File(real, content)
+        except OSError as error:
+            raise Unfit(f"cannot be read ({error.strerror})") from error
 
     @property
     def text(self) -> str:
