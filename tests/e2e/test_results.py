@@ -114,6 +114,34 @@ async def test_named_results_are_told_apart_and_an_unknown_one_is_corrected(
         assert on.count(RESULT) == len(on.provider.arrivals) - 1 == 1
 
 
+async def test_a_result_whose_address_the_provider_did_not_give_is_not_offered(
+    tmp_path: Path,
+) -> None:
+    """A batch without failed lines has no file of errors, and may have nothing but that file."""
+    takes = {"rows": "/files/rows", "errors": "/files/errors"}
+    files: Data = NO_RESULT | {
+        "status": {"method": "GET", "path": "/exports/{id}", "take": takes},
+        "results": {
+            "rows": {"method": "GET", "path": "/files/{take.rows}"},
+            "errors": {"method": "GET", "path": "/files/{take.errors}"},
+        },
+    }
+    done = Answer(json={"id": "exp_1", "state": "done", "files": {"errors": "f_2"}})
+    async with stage(tmp_path, files) as on:
+        on.script(done)
+        on.script(Answer(json=[7]), route="GET /files/f_2")
+        job = await on.submit()
+        await on.end_of(job)
+        assert 'name="rows"' not in (await on.check(job))["next_step"]
+        missing = error(await on.call("fetch_result", operation_id=job, name="rows"))
+        fetched = await on.call("fetch_result", operation_id=job)
+
+        assert missing["code"] == "invalid_arguments"
+        assert 'name="errors"' in missing["next_step"]
+        assert fetched["result"]["name"] == "errors"
+        assert fetched["result"]["inline"] == [7]
+
+
 async def test_a_failed_job_gives_the_partial_result_that_the_contract_keeps(
     tmp_path: Path,
 ) -> None:

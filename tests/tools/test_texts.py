@@ -611,7 +611,7 @@ def test_success_names_the_result_to_fetch() -> None:
     )
 
     assert next_step(done).startswith(
-        "Done and checked. There are also errors, log. "
+        "Done and checked. Further results: errors, log. "
         f'Call fetch_result(operation_id="{ID}", name="output").'
     )
     assert "name=" not in next_step(replace(done, results=("result",)))

@@ -57,6 +57,14 @@ def handles(job: Job) -> frozenset[str]:
     return frozenset(name for name in names if name == "id" or name.startswith("take."))
 
 
+def reachable(request: Request, op: Operation) -> bool:
+    """Whether the provider's answers to `op` gave all that the address of `request` is made of."""
+    addresses = (one for one in (request.path, request.url) if one is not None)
+    names = (name for one in addresses for name in one.names)
+    needed = (name for name in names if name == "id" or name.startswith(("take.", "result.")))
+    return all(op.take.get(name.removeprefix("take.")) for name in needed)
+
+
 def scopes_of(scopes: tuple[Scope, ...], action: str) -> tuple[Scope, ...]:
     """The scopes that an action counts in: all that name it, in the order of the contract."""
     named = tuple(one for one in scopes if "*" in one.actions or action in one.actions)

@@ -186,7 +186,7 @@ class Desk:
             advice=advice,
             allowed_actions=states.allowed_actions(op, job),
             watched_until_client_closes=not op.final and not await self._watched(op),
-            results=tuple(job.results) if job is not None and op.kind is Kind.JOB else (),
+            results=states.results_of(op, job) if job is not None and op.kind is Kind.JOB else (),
             console=console,
             usual_end=op.expected_at,
             kept_for=(Retention() if contract is None else contract.retention).payloads,
@@ -572,15 +572,14 @@ class Desk:
             return self._not_allowed("fetch_result", op, None)
         if op.state is State.SUCCEEDED and "fetch_result" not in action.success.then:
             return self._not_allowed("fetch_result", op, action)
-        chosen = name or next(iter(action.results))
-        request = action.results.get(chosen)
-        if request is None:
-            known = ", ".join(action.results)
-            call = f'fetch_result(operation_id="{op.id}", name="{next(iter(action.results))}")'
-            return refusals.invalid_arguments([f"/name: no result {chosen}; has {known}"], call)
-        if str(op.state) not in request.when:
+        there = states.results_of(op, action)
+        chosen = name or next(iter((*there, *action.results)))
+        if chosen in there:
+            return holding, action.results[chosen], chosen
+        known = action.results.get(chosen)
+        if not there or (known is not None and str(op.state) not in known.when):
             return self._not_allowed("fetch_result", op, action)
-        return holding, request, chosen
+        return refusals.no_such_result(op.id, chosen, there)
 
     async def _page(
         self,

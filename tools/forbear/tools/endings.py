@@ -96,7 +96,7 @@ def _job_done(record: Record) -> Advice:
     fetch = _fetch(record)
     if fetch is not None:
         others = [known for known in map(word, record.results[1:5]) if known is not None]
-        also = f" There are also {', '.join(others)}." if others else ""
+        also = f" Further results: {', '.join(others)}." if others else ""
         return Advice(f"{checked}.{also}", f"{checked}.", f"Call {fetch}.", never)
     done = f'{checked}: "{label_of(operation)}"{_named(operation.provider_job, operation)}.'
     return Advice(done, f"{checked}.", "Go on.", never)

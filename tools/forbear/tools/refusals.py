@@ -168,6 +168,14 @@ def not_allowed_in_state(
     )
 
 
+def no_such_result(operation_id: str, name: str, there: Sequence[str]) -> Refusal:
+    """The job has other results, `there`: its contract does not know this one, or the provider's
+    answers had no address for it.
+    """
+    told = f"/name: this job has no result {clip(name, 64)}; it has {', '.join(there)}"
+    return invalid_arguments([told], call_text("fetch_result", operation_id, name=there[0]))
+
+
 def no_longer_kept(operation_id: str, since: int, as_of: int) -> Refusal:
     return _refuse(
         Code.NOT_ALLOWED_IN_STATE,

@@ -14,6 +14,7 @@ from forbear.rules.model import (
     WaitingFor,
 )
 from forbear.rules.paging import reads_on
+from forbear.rules.steps import reachable
 
 UNSENT = frozenset({State.QUEUED, State.DELAYED})
 
@@ -49,6 +50,15 @@ def cancellable(op: Operation) -> bool:
     )
 
 
+def results_of(op: Operation, job: Job) -> tuple[str, ...]:
+    """Names of the results that a job in its state has: an address may be one that never came."""
+    return tuple(
+        name
+        for name, request in job.results.items()
+        if str(op.state) in request.when and reachable(request, op)
+    )
+
+
 def allowed_actions(op: Operation, job: Job | None) -> tuple[str, ...]:
     """Tools that would do something for an operation in its state (behaviour.md, section 5)."""
     allowed: list[str] = []
@@ -59,7 +69,7 @@ def allowed_actions(op: Operation, job: Job | None) -> tuple[str, ...]:
     if op.state is State.UNCLEAR and op.step is Step.LOOKUP:
         allowed.append("reconcile_write")
     if op.kind is Kind.JOB and job is not None:
-        if any(str(op.state) in request.when for request in job.results.values()):
+        if results_of(op, job):
             allowed.append("fetch_result")
         if op.state in (State.QUEUED, State.DELAYED) or (
             job.cancel is not None and cancellable(op)
