@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 from tests.rules.answering import CONTRACT, JOB
+from tests.rules.contracts import FULL, loaded
 
 from forbear.rules.contract import Example, Means, Rule
 from forbear.rules.replay import conclude, replay
@@ -70,6 +71,23 @@ def test_examples_are_replayed_and_only_wrong_ones_come_back() -> None:
     assert found[0] == (30, "succeeded")
     assert found[1][0] == 40
     assert len(found) == 2
+
+
+@pytest.mark.parametrize(
+    ("body", "conclusion"),
+    [
+        (b'{"data":[{"client_ref":"x"},{"client_ref":"{ref}","job_id":"exp_71c"}]}', "found"),
+        (b'{"data":[{"client_ref":"x","job_id":"exp_71c"}]}', "done"),
+        (b'{"data":[{"client_ref":"{ref}"}]}', "done"),
+        (b'{"exports":[]}', "invalid_response"),
+    ],
+)
+def test_an_example_of_a_lookup_says_whether_it_finds_our_reference(
+    body: bytes, conclusion: str
+) -> None:
+    contract = loaded(FULL)
+    example = Example("jobs.export.lookup", 200, (), body, conclusion, 1)
+    assert replay(replace(contract, examples=(example,))) == ()
 
 
 def test_rules_about_age_are_tried_at_every_age() -> None:

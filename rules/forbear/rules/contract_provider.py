@@ -58,10 +58,13 @@ from forbear.rules.contract_terms import (
 )
 from forbear.rules.model import JobClass, Reason, RequestClass
 from forbear.rules.reminders import USUAL
+from forbear.rules.replay import FOUND
 from forbear.rules.signals import Meaning
 from forbear.rules.toml_lines import Path
 
-_EXPECTATIONS = frozenset(word.value for words in (Meaning, Reason, JobClass) for word in words)
+_EXPECTATIONS = frozenset(
+    (FOUND, *(word.value for words in (Meaning, Reason, JobClass) for word in words))
+)
 
 
 def _stem(file: str) -> str:

@@ -13,6 +13,11 @@ from forbear.rules.signals import Meaning, Signal, read
 _NOW = 1_796_040_000_000
 _AGES = (1_000, 3_600_000, 400 * 86_400_000)
 """Times since submission at which rules about age are tried; the first is the usual one."""
+_REF = "fb_0123456789abcdef"
+"""What our reference reads: in the body of an example `{ref}` stands for it."""
+
+FOUND = "found"
+"""The conclusion from a page of a lookup that has our effect, with all that is taken of it."""
 
 _WORDS = {
     Meaning.UNTRACKED: "accepted_untracked",
@@ -38,8 +43,8 @@ def conclude(
     `on` is `jobs.NAME.submit`, `.status`, `.result`, `.results.NAME`, `.cancel`, `.lookup`,
     `calls.NAME` or `calls.NAME.lookup`. The answer is a job class (`waiting`, `succeeded`, …),
     `unknown_state`, `invalid_response`, `contradictory_response`, `binding_mismatch`, `accepted`,
-    `accepted_untracked`, or a meaning (`rate_limited`, `auth`, `done`, …). Our own id and
-    arguments are not known here, so an echo of them is not compared.
+    `accepted_untracked`, `found` for a lookup, or a meaning (`rate_limited`, `auth`, `done`, …).
+    Our own id and arguments are not known here, so an echo of them is not compared.
 
     Raises ValueError if the contract has no such request.
     """
@@ -56,6 +61,11 @@ def signal_of(
 
 def word(signal: Signal) -> str:
     """What a signal means, in the words of `conclude`."""
+    page = signal.page
+    if page is not None and not page.readable:
+        return _WORDS[Meaning.INVALID]
+    if page is not None and page.matches and all(page.matches):
+        return FOUND
     return _WORDS.get(signal.meaning, signal.meaning.value)
 
 
@@ -69,7 +79,8 @@ def _try(contract: Contract, example: Example) -> Mismatch | None:
         action, request = _find(contract, example.on)
     except ValueError as error:
         return Mismatch(example, str(error))
-    reply = _reply(contract, example.http, example.headers, example.body)
+    body = example.body.replace(b"{ref}", _REF.encode())
+    reply = _reply(contract, example.http, example.headers, body)
     concluded = [word(_read(contract, action, request, reply, age)) for age in _AGES]
     return None if example.expect in concluded else Mismatch(example, concluded[0])
 
@@ -78,6 +89,7 @@ def _read(contract: Contract, action: Action, request: Request, reply: Reply, ag
     facts = Facts(
         arguments={},
         account=contract.account,
+        ref=_REF,
         submitted_at=_NOW - age,
         # So that a rule's `gone` reads as `gone`.
         terminal_seen=True,
