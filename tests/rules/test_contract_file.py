@@ -484,6 +484,31 @@ def test_a_mistake_in_the_shipped_contract_names_that_contract() -> None:
     assert found[0].line == broken.split("\n").index('path = "/customers/{id}"') + 1
 
 
+@pytest.mark.parametrize(
+    ("lines", "line", "key"),
+    [
+        ("", 2, "use"),
+        ('[account]\nid = "main"', 3, "account"),
+        ('account.id = "main"', 3, "account"),
+    ],
+)
+def test_what_a_shipped_contract_needs_of_the_account_is_one_mistake(
+    lines: str, line: int, key: str
+) -> None:
+    needy = changed(FULL, '"https://api.exp.example/v1"', '"https://{account.host}/{account.team}"')
+    needy = changed(needy, "/jobs/{id}", "/{account.team}/jobs/{id}")
+    text = f'contract = 1\nuse = "exp"\n{lines}\n'
+    found = parse(text, "second.toml", {"exp": needy}.get)
+    assert isinstance(found, tuple)
+    (error,) = found
+    assert (error.file, error.line, error.key) == ("second.toml", line, key)
+    assert error.fix == 'add host = "…" and team = "…" below [account]'
+    filled = 'contract = 1\nuse = "exp"\n[account]\nhost = "acme.example"\nteam = "a"\n'
+    adapted = parse(filled, "second.toml", {"exp": needy}.get)
+    assert isinstance(adapted, Contract)
+    assert adapted.base_url == "https://acme.example/a"
+
+
 def test_an_unknown_shipped_contract_is_an_error_at_its_name() -> None:
     (error,) = errors_of('contract = 1\nuse = "strpe"\n')
     assert (error.line, error.key) == (2, "use")

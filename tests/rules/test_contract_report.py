@@ -118,6 +118,17 @@ def test_a_result_on_a_host_that_is_not_allowed_is_reported(result: str, code: s
     assert codes == ({code} if code else set())
 
 
+def test_a_result_at_the_address_of_the_status_is_on_a_host_that_is_allowed() -> None:
+    text = changed(SMALL, 'id        = "/job_id"', 'submit.take = { id = "/job_id", url = "/url" }')
+    text = changed(
+        text, 'submit    = "POST /exports"', 'submit.method = "POST"\nsubmit.path = "/exports"'
+    )
+    text = changed(text, '"GET /exports/{id}"', '"GET {take.url}"')
+    own = '{ method = "GET", url = "{take.url}", auth = true }'
+    assert found(changed(text, '"GET {/result/url}"', own), "result_host") is None
+    assert found(text, "result_host") is not None
+
+
 def test_missing_rules_for_404_and_429_are_reported() -> None:
     assert found(SMALL, "no_rule_404") is not None
     limited = found(SMALL, "no_rule_429")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from decimal import Decimal
 
 from forbear.rules.contract import Contract, ContractError
@@ -61,7 +61,7 @@ def parse(
         if shipped is None:
             return report.errors
         texts.append(shipped[1])
-        raw = _adapted(raw, shipped[0], root)
+        raw = _with_account(_adapted(raw, shipped[0], root), root, stated="account" in loaded)
     section = root.read(_READ, raw)
     made = contract(section, raw, file, digest(texts), lambda path: _locate(origins, path)[1])
     return report.errors or made
@@ -195,6 +195,34 @@ def _adapted(own: Raw, shipped: Raw, root: Place) -> Raw:
         else:
             _refuse_override(root.at(key))
     return merged
+
+
+def left_to_account(raw: Raw) -> list[str]:
+    """What a file uses of its account, `{account.x}`, and does not say; sorted."""
+    used = set(re.findall(r"\{\+?account\.([A-Za-z0-9_-]+)", repr(raw))) - {"id"}
+    account = raw.get("account")
+    return sorted(used - account.keys() if is_table(account) else used)
+
+
+def _with_account(raw: Raw, root: Place, *, stated: bool) -> Raw:
+    """The adapted contract; what it still needs of the account is one complaint, not one for each
+    place of the shipped file that uses it.
+    """
+    left = left_to_account(raw)
+    if not left:
+        return raw
+    root.at("account" if stated else "use").complain(
+        f"says nothing of {_and(repr(name) for name in left)}, which the shipped contract needs",
+        "add " + _and(f'{name} = "…"' for name in left) + " below [account]",
+    )
+    account = raw.get("account")
+    stand_ins = dict.fromkeys(left, "x")
+    return {**raw, "account": {**(account if is_table(account) else {}), **stand_ins}}
+
+
+def _and(words: Iterable[str]) -> str:
+    *first, last = words
+    return f"{', '.join(first)} and {last}" if first else last
 
 
 def _adapted_actions(kind: str, own: Raw, shipped: object, root: Place) -> Raw:

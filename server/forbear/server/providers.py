@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -13,7 +12,7 @@ from importlib import resources
 from pathlib import Path
 
 from forbear.rules.contract import Contract, ContractError
-from forbear.rules.contract_file import parse
+from forbear.rules.contract_file import left_to_account, parse
 from forbear.server.credentials import Credential, Credentials, MissingCredential
 from forbear.server.upstream import Target
 from forbear.storage.roster import pairing
@@ -178,9 +177,7 @@ def shipped_names() -> list[str]:
 
 def asked_of_account(text: str) -> list[str]:
     """What a shipped contract uses of an account and leaves to the file that adapts it."""
-    loaded = tomllib.loads(text)
-    used = set(re.findall(r"\{\+?account\.([A-Za-z0-9_-]+)", repr(loaded))) - {"id"}
-    return sorted(used - loaded.get("account", {}).keys())
+    return left_to_account(tomllib.loads(text))
 
 
 def _stamps(folder: Path) -> dict[str, Stamp]:
