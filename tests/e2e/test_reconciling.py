@@ -94,6 +94,21 @@ async def test_a_write_that_nobody_can_find_again_is_one_request_and_then_a_pers
         assert on.provider.count(WRITE) == 1
 
 
+async def test_whoever_must_look_at_the_provider_is_told_what_was_sent_and_where_to_look(
+    tmp_path: Path,
+) -> None:
+    account = {"id": "acct_17", "path": "transfers"}
+    transfer = TRANSFER | {"path": "/{+account.path}"}
+    page = "https://exp.example/{account.path}"
+    async with bank(tmp_path, transfer, account=account, console=page) as on:
+        on.script(LOST, route=WRITE)
+        told = await on.write()
+        text = (await on.full(told["operation_id"]))["escalation"]["text"]
+
+        assert "POST /transfers, account acct_17" in text
+        assert "Look there: https://exp.example/transfers" in text
+
+
 async def test_what_a_person_found_there_is_the_outcome_and_marked_as_not_checked(
     tmp_path: Path,
 ) -> None:

@@ -19,7 +19,7 @@ from forbear.rules.labels import label
 from forbear.rules.model import RequestClass
 from forbear.rules.notation import parse_pointer, parse_template
 from forbear.rules.ports import Number, Outbound
-from forbear.rules.requests import RenderError, link, render
+from forbear.rules.requests import RenderError, link, render, shape
 
 t = parse_template
 
@@ -369,6 +369,13 @@ def test_a_link_is_encoded_or_not_there() -> None:
     )
     assert link(CONTRACT.console, replace(FACTS, take={})) is None
     assert link(CONTRACT.console, replace(FACTS, take={"id": ".."})) is None
+
+
+def test_a_path_for_a_person_has_the_values_of_the_account_and_the_names_of_all_others() -> None:
+    path = parse_template("/{+account.path}/{arg.site}/{id}/{account.id}")
+    assert shape(path, {"id": "acct_17", "path": "v1/sites"}) == (
+        "/v1/sites/{arg.site}/{id}/acct_17"
+    )
 
 
 @pytest.mark.parametrize(

@@ -83,6 +83,16 @@ def link(template: Template, facts: Facts) -> str | None:
         return None
 
 
+def shape(template: Template, account: Mapping[str, str]) -> str:
+    """A path for a person: the account's values filled in, all others by their names."""
+
+    known = {f"account.{name}": value for name, value in account.items()}
+    return "".join(
+        part if isinstance(part, str) else known.get(part.name, f"{{{part.name}}}")
+        for part in template.parts
+    )
+
+
 # --- address --------------------------------------------------------------------------------
 
 

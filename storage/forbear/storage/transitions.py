@@ -28,7 +28,7 @@ from forbear.rules.model import (
     Step,
     WaitingFor,
 )
-from forbear.rules.requests import link
+from forbear.rules.requests import link, shape
 from forbear.rules.verdicts import Verdict
 from forbear.storage import audit, queueing, rows
 from forbear.storage.errors import LostUpdate
@@ -358,9 +358,10 @@ def case_text(
     console = sent_as = None
     if holding is not None:
         send = holding.action.send
-        where = send.path.text if send.path is not None else "the address of the answer"
+        account = {**holding.contract.account, "id": op.account}
+        where = shape(send.path, account) if send.path else "the address of the answer"
         sent_as = f"{send.method} {where}"
-        if holding.contract.console is not None and op.provider_job is not None:
+        if holding.contract.console is not None:
             console = link(holding.contract.console, facts_of(op, holding.contract))
     return escalations.case_text(
         op,
