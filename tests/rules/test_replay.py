@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 from tests.rules.answering import CONTRACT, JOB
-from tests.rules.contracts import FULL, loaded
+from tests.rules.contracts import FULL, changed, loaded
 
 from forbear.rules.contract import Example, Means, Rule
 from forbear.rules.replay import conclude, replay
@@ -87,6 +87,15 @@ def test_an_example_of_a_lookup_says_whether_it_finds_our_reference(
 ) -> None:
     contract = loaded(FULL)
     example = Example("jobs.export.lookup", 200, (), body, conclusion, 1)
+    assert replay(replace(contract, examples=(example,))) == ()
+
+
+@pytest.mark.parametrize(("id", "conclusion"), [("{key}", "found"), ("x", "done")])
+def test_an_example_of_a_lookup_says_whether_it_finds_our_key(id: str, conclusion: str) -> None:
+    text = changed(FULL, 'query = { reference = "{ref}" }', 'query = { key = "{key}" }')
+    contract = loaded(changed(text, '{ "/reference" = "{ref}" }', '{ "/reference" = "{key}" }'))
+    body = f'{{"data":[{{"reference":"{id}","id":"tr_1"}}]}}'.encode()
+    example = Example("calls.transfer.lookup", 200, (), body, conclusion, 1)
     assert replay(replace(contract, examples=(example,))) == ()
 
 

@@ -13,8 +13,8 @@ from forbear.rules.signals import Meaning, Signal, read
 _NOW = 1_796_040_000_000
 _AGES = (1_000, 3_600_000, 400 * 86_400_000)
 """Times since submission at which rules about age are tried; the first is the usual one."""
-_REF = "fb_0123456789abcdef"
-"""What our reference reads: in the body of an example `{ref}` stands for it."""
+_REF, _KEY = "fb_0123456789abcdef", "0f4a6d6e-5c1e-4b8f-9d55-1c2f9e0b7a11"
+"""Our reference and the provider's key: in the body of an example `{ref}` and `{key}` are they."""
 
 FOUND = "found"
 """The conclusion from a page of a lookup that has our effect, with all that is taken of it."""
@@ -79,7 +79,7 @@ def _try(contract: Contract, example: Example) -> Mismatch | None:
         action, request = _find(contract, example.on)
     except ValueError as error:
         return Mismatch(example, str(error))
-    body = example.body.replace(b"{ref}", _REF.encode())
+    body = example.body.replace(b"{ref}", _REF.encode()).replace(b"{key}", _KEY.encode())
     reply = _reply(contract, example.http, example.headers, body)
     concluded = [word(_read(contract, action, request, reply, age)) for age in _AGES]
     return None if example.expect in concluded else Mismatch(example, concluded[0])
@@ -90,6 +90,7 @@ def _read(contract: Contract, action: Action, request: Request, reply: Reply, ag
         arguments={},
         account=contract.account,
         ref=_REF,
+        key=_KEY,
         submitted_at=_NOW - age,
         # So that a rule's `gone` reads as `gone`.
         terminal_seen=True,
