@@ -13,6 +13,7 @@ from tests.e2e.harness import (
     FOREVER,
     HOUR,
     MINUTE,
+    NO_RESULT,
     STATUS,
     SUBMIT,
     Data,
@@ -150,6 +151,23 @@ async def test_a_job_that_was_done_is_not_done_again_unasked(tmp_path: Path) -> 
         await on.passes(11 * MINUTE)
         on.provider.job("exp_2", ["running"])
         assert (await on.asked())["operation_id"] != job
+        assert on.count(SUBMIT) == 2
+
+
+@pytest.mark.requirement("R14")
+async def test_where_the_contract_takes_keys_a_job_is_done_again_under_a_new_one(
+    tmp_path: Path,
+) -> None:
+    """A pipeline that failed is run again after a change that its arguments do not show."""
+    async with stage(tmp_path, NO_RESULT | {"repeat": "key"}, states=("failed",)) as on:
+        job = await on.submit()
+        assert (await on.end_of(job))["state"] == "failed"
+
+        again = error(await on.asked())
+        assert (again["code"], again["operation_id"]) == ("possible_duplicate", job)
+        assert "with an idempotency_key of your own" in again["next_step"]
+        on.provider.job("exp_2", ["running"])
+        assert (await on.asked(idempotency_key="after the fix"))["operation_id"] != job
         assert on.count(SUBMIT) == 2
 
 

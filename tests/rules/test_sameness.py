@@ -133,6 +133,14 @@ def test_inside_the_window_the_contract_says_what_a_repetition_is(
     assert isinstance(asked(replace(ASK, repeat=repeat, key=key), done(MINUTE)), expected)
 
 
+def test_a_duplicate_says_whether_a_key_would_make_it_a_new_one() -> None:
+    by_key = replace(ASK, repeat="key")
+    assert asked(by_key, done(MINUTE)) == Duplicate(done(MINUTE), own=True, keyed=True)
+    assert asked(ASK, done(MINUTE)) == Duplicate(done(MINUTE), own=True)
+    doubtful = ended(State.FAILED, Certainty.MAYBE_APPLIED)
+    assert asked(by_key, doubtful) == Duplicate(doubtful, own=True)
+
+
 @pytest.mark.parametrize("repeat", ["ask", "join"])
 def test_another_principals_result_is_never_joined(repeat: str) -> None:
     op = done(MINUTE, principal="another")

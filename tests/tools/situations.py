@@ -269,6 +269,9 @@ REFUSALS: Mapping[str, Refusal] = {
     "possible duplicate, done": refusals.possible_duplicate(
         ID, State.SUCCEEDED, AS_OF - MINUTE, AS_OF
     ),
+    "possible duplicate, unless with a key": refusals.possible_duplicate(
+        ID, State.FAILED, AS_OF - MINUTE, AS_OF, keyed=True
+    ),
     "possible duplicate, another's": refusals.possible_duplicate(None, State.WAITING, AS_OF, AS_OF),
     "not ready": refusals.not_ready(ID),
     "nothing new": refusals.nothing_new(ID, 9, 4, AS_OF + 5 * MINUTE, AS_OF),

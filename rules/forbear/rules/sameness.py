@@ -51,11 +51,13 @@ class KeyConflict:
 
 @dataclass(frozen=True, slots=True)
 class Duplicate:
-    """The same action may already have been done; only a decision goes past it."""
+    """The same action may already have been done; only a decision goes past it, or a key."""
 
     operation: Operation
     own: bool
     """Whether the asking principal may see more of it than that it exists."""
+    keyed: bool = False
+    """A key of its own would make the ask a new one (`repeat = "key"`)."""
 
 
 Sameness = New | Join | KeyConflict | Duplicate
@@ -95,7 +97,7 @@ def judge(
             case "join" if mine:
                 return Join(op)
             case _:
-                return Duplicate(op, mine)
+                return Duplicate(op, mine, keyed=ask.repeat == "key")
     return New(_without_effect(same_intent, ask.principal, now))
 
 

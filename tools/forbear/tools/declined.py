@@ -30,9 +30,10 @@ def because(outcome: NotAccepted, holding: Holding, now: int) -> Refusal:
             return _walk_over(holding, items)
         case KeyConflict(known):
             return refusals.key_conflict(known.id)
-        case Duplicate(known, own):
+        case Duplicate(known, own, keyed):
+            shown = known.id if own else None
             return refusals.possible_duplicate(
-                known.id if own else None, known.state, known.created_at, now, kind=known.kind
+                shown, known.state, known.created_at, now, known.kind, keyed=keyed
             )
         case Tripped(_, code, times, until):
             return refusals.circuit_open(times, code, until, now)

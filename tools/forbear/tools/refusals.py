@@ -106,14 +106,26 @@ def key_conflict(operation_id: str) -> Refusal:
 
 
 def possible_duplicate(
-    operation_id: str | None, state: State, at: int, as_of: int, kind: Kind = Kind.JOB
+    operation_id: str | None,
+    state: State,
+    at: int,
+    as_of: int,
+    kind: Kind = Kind.JOB,
+    *,
+    keyed: bool = False,
 ) -> Refusal:
     """`operation_id` is None where the earlier operation belongs to somebody else, of which no more
-    than that is told."""
+    than that is told. `keyed`: the contract takes a key of the agent's own for a new one.
+    """
     wanted = (
         "If the user wants it twice on purpose, a person must allow it; do not change the key or "
         "the wording to get past this."
     )
+    if keyed:
+        wanted = (
+            "Only if the user wants it once more, as after a change, call again with an "
+            "idempotency_key of your own."
+        )
     if operation_id is None:
         return _refuse(
             Code.POSSIBLE_DUPLICATE,
