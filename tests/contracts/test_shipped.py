@@ -14,6 +14,7 @@ from forbear.rules.contract import Contract, Job, Row, Rule
 from forbear.rules.contract_report import report
 from forbear.rules.model import JobClass
 from forbear.rules.replay import replay
+from forbear.tools import samples
 
 EACH = pytest.mark.parametrize("name", NAMES)
 
@@ -55,6 +56,14 @@ def test_everything_an_agent_may_start_is_described(name: str) -> None:
     for action in (*contract.jobs.values(), *contract.calls.values()):
         assert action.title, action.name
         assert action.description, action.name
+
+
+@EACH
+def test_an_agent_is_given_a_valid_example_of_everything(name: str) -> None:
+    contract = contract_of(name)
+    for action in (*contract.jobs.values(), *contract.calls.values()):
+        example = samples.of(action.input)
+        assert samples.problems(action.input, example) == [], f"{action.name}: {example}"
 
 
 def mutations(contract: Contract) -> Iterator[tuple[str, Contract]]:

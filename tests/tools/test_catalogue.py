@@ -440,13 +440,36 @@ def test_a_sample_is_valid_wherever_one_can_be_made(member: dict[str, Any]) -> N
     jsonschema.Draft202012Validator(schema).validate(samples.of(schema))
 
 
-def test_a_schema_that_nothing_finite_fits_ends_without_a_sample() -> None:
+def test_where_one_argument_cannot_be_guessed_the_others_are_there_all_the_same() -> None:
+    schema = {
+        "type": "object",
+        "required": ["amount", "currency"],
+        "properties": {
+            "amount": {"type": "integer", "minimum": 1},
+            "currency": {"type": "string", "pattern": "^z[a-z]{2}$"},
+        },
+    }
+    assert samples.of(schema) == {"amount": 1, "currency": "<currency>"}
+
+
+def test_a_choice_of_required_arguments_takes_the_first_beside_those_that_always_are() -> None:
+    text = {"type": "string"}
+    schema = {
+        "type": "object",
+        "required": ["to"],
+        "anyOf": [{"required": ["from"]}, {"required": ["service"]}],
+        "properties": {"to": text, "from": text, "service": text},
+    }
+    assert samples.of(schema) == {"to": "<to>", "from": "<from>"}
+
+
+def test_a_schema_that_nothing_finite_fits_ends_with_a_placeholder() -> None:
     schema = {
         "type": "object",
         "required": ["next"],
         "properties": {"next": {"$ref": "#"}},
     }
-    assert samples.of(schema) == {}
+    assert samples.of(schema) == {"next": "<next>"}
 
 
 def test_a_reference_to_nothing_is_a_fault() -> None:

@@ -57,7 +57,7 @@ def _references(value: Any) -> Iterator[str]:
 def of(schema: Schema) -> dict[str, Any]:
     """Arguments with every required member, valid wherever a sample can be."""
     made = _sample(schema, schema, "arguments", 0)
-    return made if isinstance(made, dict) else {}
+    return made if isinstance(made, dict) else _sample_object(schema, schema, 0)
 
 
 def _sample(schema: Any, root: Schema, name: str, depth: int) -> Any:
@@ -82,13 +82,23 @@ def _candidates(schema: Schema, root: Schema, name: str, depth: int) -> Iterator
     for key in ("anyOf", "oneOf", "allOf"):
         rest = {name: value for name, value in schema.items() if name != key}
         for branch in schema.get(key, ()):
-            yield _sample({**rest, **branch}, root, name, depth + 1)
+            yield _sample(_joined(rest, branch), root, name, depth + 1)
     reference = schema.get("$ref")
     if isinstance(reference, str):
         yield _sample(_resolved(reference, root), root, name, depth + 1)
     types = schema.get("type", "object" if "properties" in schema else "string")
     for kind in types if isinstance(types, list) else [types]:
         yield from _of_type(str(kind), schema, root, name, depth)
+
+
+def _joined(schema: Schema, branch: Schema) -> Schema:
+    """A schema that asks for what both ask for, as far as a sample needs it."""
+    joined = {**schema, **branch}
+    if "required" in schema and "required" in branch:
+        joined["required"] = list(dict.fromkeys((*schema["required"], *branch["required"])))
+    if "properties" in schema and "properties" in branch:
+        joined["properties"] = {**schema["properties"], **branch["properties"]}
+    return joined
 
 
 def _of_type(kind: str, schema: Schema, root: Schema, name: str, depth: int) -> Iterator[Any]:
