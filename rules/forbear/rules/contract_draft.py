@@ -39,6 +39,8 @@ class Asked:
     body: Json = None
     form: Mapping[str, str] = field(default_factory=dict[str, str])
     take: Mapping[str, str] = field(default_factory=dict[str, str])
+    evidence: str = ""
+    """The page that says that asking changes nothing."""
     why: str = ""
 
     @property
@@ -47,7 +49,8 @@ class Asked:
 
     @property
     def is_plain(self) -> bool:
-        return self.body is None and not (self.query or self.headers or self.form or self.take)
+        more = self.query or self.headers or self.form or self.take or self.evidence
+        return self.body is None and not more
 
 
 @dataclass(frozen=True, slots=True)
@@ -366,6 +369,8 @@ def _request(
     """A request as a section, with its parameters and body as sections of their own."""
     lines = [*first, _Line("method", toml.string(asked.method))]
     lines.append(_Line("path" if asked.path else "url", toml.string(asked.address), asked.why))
+    if asked.evidence:
+        lines.append(_Line("evidence", toml.string(asked.evidence)))
     if asked.take:
         lines.append(_Line("take", toml.value(dict(asked.take))))
     tree = members(asked.body)

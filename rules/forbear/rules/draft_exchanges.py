@@ -114,6 +114,14 @@ def draft(
     return Drafted(found, name, samples, _without_secrets(found.text(named=named), secrets))
 
 
+def provider_of(sent: Sent) -> str:
+    """A name for the provider of a request, of its host."""
+    host = (host_of(sent.origin) or "").partition(":")[0]
+    labels = [one for one in host.split(".") if one not in ("www", "api")]
+    named = [one for one in labels[:-1] if one.isascii() and one[:1].isalpha()]
+    return name_of(named[-1], "provider") if named else "provider"
+
+
 def _without_secrets(text: str, secrets: Iterable[str]) -> str:
     for secret in secrets:
         written = (secret, toml.string(secret)[1:-1])

@@ -67,17 +67,27 @@ class Arguments:
 
     def __init__(self) -> None:
         self.properties: dict[str, dict[str, Json]] = {}
+        self.required: list[str] = []
         self.samples: dict[str, Json] = {}
         self._values: dict[str, str] = {}
 
-    def of(self, name: str, value: Json, schema: Mapping[str, Json] | None = None) -> str:
+    def of(
+        self,
+        name: str,
+        value: Json,
+        schema: Mapping[str, Json] | None = None,
+        *,
+        required: bool = True,
+    ) -> str:
         """The template of an argument that takes the place of a value."""
         wanted = name_of(name, "value")
         chosen, number = wanted, 2
         while chosen in self.properties:
             chosen, number = f"{wanted}_{number}", number + 1
         self.properties[chosen] = dict(schema if schema is not None else schema_of(value))
-        self.samples[chosen] = value
+        if required:
+            self.required.append(chosen)
+            self.samples[chosen] = value
         if (text := text_of(value)) is not None:
             self._values.setdefault(text, chosen)
         return f"{{arg.{chosen}}}"
@@ -92,7 +102,7 @@ class Arguments:
             return {}
         return {
             "type": "object",
-            "required": list(self.properties),
+            "required": self.required,
             "additionalProperties": False,
             "properties": self.properties,
         }

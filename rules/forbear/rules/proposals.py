@@ -272,7 +272,9 @@ def result_link(found: Sequence[Field], but: Iterable[str] = ()) -> Proposal | N
         if around & set(_NOT_RESULTS) or any(text_of(value) in taken for value in one.values):
             return None
         told = [index for index, word in enumerate(_OF_RESULTS) if word in around]
-        return (min(told), len(one.steps)) if told else None
+        if not told or (not one.values and min(told) >= _OF_RESULTS.index("url")):
+            return None  # without a value, the name must say more than that it is an address
+        return min(told), len(one.steps)
 
     best = _best(_links(found), rank)
     return None if best is None else Proposal(best[0], "an address under such a name", best[1])

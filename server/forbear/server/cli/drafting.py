@@ -33,7 +33,7 @@ LONGEST_SAMPLE = 60
 
 def register(group: typer.Typer) -> None:
     group.command()(new)
-    # group.command()(draft)
+    group.command()(draft)
 
 
 # --- new ------------------------------------------------------------------------------------
@@ -74,7 +74,8 @@ def new(
     it; - reads one from standard input. You choose what each state means; nothing is sent.
     """
     from forbear.rules.curl import parse
-    from forbear.rules.draft_exchanges import Exchange, draft, is_job
+    from forbear.rules.draft_exchanges import Exchange, is_job
+    from forbear.rules.draft_exchanges import draft as drafted
     from forbear.rules.exchanges import Unusable
 
     _check_name(name, "NAME")
@@ -108,7 +109,7 @@ def new(
             first = Exchange(requests[0], (received[0] if received else _none(), *later))
     job = not call and (is_job(first, status) or bool(looks))
     try:
-        made = draft(
+        made = drafted(
             first,
             status,
             name,
@@ -119,7 +120,7 @@ def new(
         )
     except Unusable as error:
         raise Failure(f"The curl line: {error}.") from None
-    _deliver(made.draft, made.text, path, name, _try_line(name, made.action, made.samples))
+    _deliver(made.draft, made.text, path, _try_line(name, made.action, made.samples))
     if not job and first.sent.method not in ("GET", "HEAD") and not call:
         remark(
             "It became a single call. If it starts a job, draft it once more with an answer about "
@@ -165,8 +166,181 @@ def _source(lines: Sequence[str], answers: Sequence[str], looks: Sequence[str]) 
 # --- draft ----------------------------------------------------------------------------------
 
 
-def draft() -> None:
-    """Draft a contract from an OpenAPI document or a recorded exchange."""
+def draft(
+    openapi: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE", help="An OpenAPI 3 document, JSON or YAML; - is standard input."
+        ),
+    ] = None,
+    har: Annotated[
+        str | None, typer.Option(metavar="FILE", help="A recorded exchange, HAR 1.2.")
+    ] = None,
+    operation: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--operation",
+            metavar="ID",
+            help='operationId or "METHOD /path"; without one they are listed.',
+        ),
+    ] = None,
+    find: Annotated[
+        str | None, typer.Option(metavar="WORD", help="List only operations with this word.")
+    ] = None,
+    name: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Your name for the provider.")
+    ] = None,
+    action: ActionName = None,
+    printed: Print = False,
+    out: Out = None,
+) -> None:
+    """Draft a contract from an OpenAPI document, or from a recorded exchange.
+
+    Of a document, a job is a submission and the request for its state; other operations become
+    single calls. Of a recording, the job is found. You choose what each state means.
+    """
+    if (openapi is None) == (har is None):
+        raise Failure("Name one source: --openapi FILE or --har FILE.")
+    if name is not None:
+        _check_name(name, "--name")
+    if openapi is not None:
+        _from_openapi(openapi, operation or [], find, name, printed, out)
+    else:
+        assert har is not None
+        _from_recording(har, name, action, printed, out)
+
+
+def _from_openapi(
+    source: str,
+    wanted: Sequence[str],
+    find: str | None,
+    name: str | None,
+    printed: bool,
+    out: Path | None,
+) -> None:
+    from forbear.rules import draft_openapi
+    from forbear.rules.exchanges import Unusable
+    from forbear.rules.openapi import Document
+    from forbear.server.documents import json_or_yaml, read
+
+    try:
+        document = Document(json_or_yaml(read(source)))
+    except Unusable as error:
+        raise Failure(f"The document {_named(source)}: {error}.") from None
+    provider = name or draft_openapi.provider_of(document)
+    if not wanted:
+        _list(document, source, provider, find)
+        return
+    path = _target(provider, printed, out)
+    chosen = _chosen(document, wanted)
+    made = draft_openapi.draft(document, chosen, provider, f"the document {_stem(source)}")
+    text = made.text(named=path is not None and path.stem != provider)
+    first = (*made.jobs, *made.calls)[0].action
+    required = dict.fromkeys(first.input.get("required") or ())
+    _deliver(made, text, path, _try_line(provider, first.name, required))
+
+
+def _stem(source: str) -> str:
+    return "on standard input" if source == "-" else Path(source).name
+
+
+def _chosen(document: Document, wanted: Sequence[str]) -> Chosen:
+    """The jobs and calls that the named operations make up."""
+    from difflib import get_close_matches
+
+    from forbear.rules.draft_openapi import Chosen, Pair, pairs, state_of
+
+    by_name = {key: one for one in document.operations for key in (one.line, one.id)}
+    unknown = [one for one in wanted if one not in by_name]
+    if unknown:
+        near = get_close_matches(unknown[0], by_name, n=3, cutoff=0.5)
+        nearest = f" Near: {', '.join(near)}." if near else ""
+        raise Failure(
+            f"The document has no operation {unknown[0]!r}.{nearest} Without --operation they are "
+            "listed."
+        )
+    chosen = list(dict.fromkeys(by_name[one].line for one in wanted))
+    operations = [by_name[line] for line in chosen]
+    found = {one.submit.line: one for one in pairs(document)}
+    match operations:
+        case [first, second] if first.reads != second.reads:
+            submit, status = (second, first) if first.reads else (first, second)
+            place = state_of(document, status)
+            if submit.line not in found and place is not None and "{" in status.path:
+                return Chosen((Pair(submit, status, place),))
+        case _:
+            pass
+    jobs = tuple(found[line] for line in chosen if line in found)
+    taken = {line for one in jobs for line in (one.submit.line, one.status.line)}
+    return Chosen(jobs, tuple(one for one in operations if one.line not in taken))
+
+
+MOST_LISTED = 60
+"""Operations that one list shows."""
+
+
+def _list(document: Document, source: str, provider: str, find: str | None) -> None:
+    from forbear.rules.draft_openapi import pairs
+
+    def wanted(one: Operation) -> bool:
+        text = f"{one.id} {one.line} {one.summary}".lower()
+        return find is None or find.lower() in text
+
+    jobs = [one for one in pairs(document) if wanted(one.submit) or wanted(one.status)]
+    of_jobs = {line for one in jobs for line in (one.submit.line, one.status.line)}
+    calls = [one for one in document.operations if wanted(one) and one.line not in of_jobs]
+    say(f"{document.title or _stem(source)}: {len(document.operations)} operations")
+    if jobs:
+        say()
+        say("Jobs: a submission, and the request that tells its state")
+    for pair in jobs[:MOST_LISTED]:
+        say(f"  {pair.submit.id}")
+        say(f"      {pair.submit.line}, then GET {pair.status.path}")
+        say(f"      state {pair.state.pointer}: {', '.join(pair.state.field.words[:12])}")
+    if calls:
+        say()
+        say("Single calls" if jobs else "Single calls (no submission with a state was found)")
+    for one in calls[:MOST_LISTED]:
+        same = one.id == one.line
+        say(f"  {one.line}" if same else f"  {one.id}    {one.line}")
+    hidden = max(0, len(jobs) - MOST_LISTED) + max(0, len(calls) - MOST_LISTED)
+    if hidden:
+        say(f"  … and {hidden} more; --find WORD looks for some")
+    first = jobs[0].submit if jobs else calls[0] if calls else None
+    say()
+    if first is None:
+        say(f"No operation has the word {find!r}.")
+        return
+    words = ["forbear", "contract", "draft", "--openapi", shlex.quote(source)]
+    words += ["--name", provider, "--operation", shlex.quote(first.id)]
+    say(f"Next: {' '.join(words)}")
+
+
+def _from_recording(
+    source: str, name: str | None, action: str | None, printed: bool, out: Path | None
+) -> None:
+    from forbear.rules import draft_exchanges
+    from forbear.rules.exchanges import Unusable
+    from forbear.rules.har import job_in
+    from forbear.server.documents import json_of, read
+
+    if action is not None:
+        _check_name(action, "--action")
+    try:
+        found = job_in(json_of(read(source)))
+        provider = name or draft_exchanges.provider_of(found.submit.sent)
+        path = _target(provider, printed, out)
+        looks = len(found.status.answers)
+        told = f"a recording with {looks} look{'s' if looks > 1 else ''} at the state"
+        named = path is not None and path.stem != provider
+        made = draft_exchanges.draft(
+            *(found.submit, found.status, provider, told), job=True, action=action, named=named
+        )
+    except Unusable as error:
+        raise Failure(f"The recording {_named(source)}: {error}.") from None
+    _deliver(made.draft, made.text, path, _try_line(provider, made.action, made.samples))
+    if found.others and path is not None:
+        say(f"{found.others} other requests of the recording were left out.")
 
 
 # --- what is written ------------------------------------------------------------------------
@@ -210,7 +384,7 @@ def _write(path: Path, text: str) -> None:
         ) from None
 
 
-def _deliver(found: Draft, text: str, path: Path | None, name: str, attempt: str) -> None:
+def _deliver(found: Draft, text: str, path: Path | None, attempt: str) -> None:
     """Write or print the file, and say what is left and what comes next."""
     if path is None:
         say(text.removesuffix("\n"))
