@@ -181,3 +181,92 @@ def test_wrong_usage_is_told_with_its_fix(run: Run, arguments: list[str], told: 
     assert refused.code == 2
     assert told in refused.err
     assert KEY not in refused.err
+
+
+# --- draft ----------------------------------------------------------------------------------
+
+
+def recorded(path: Path) -> Path:
+    """A recording with one job in it, as a browser saves it."""
+
+    def entry(method: str, url: str, answer: Any) -> dict[str, Any]:
+        headers = [{"name": "Authorization", "value": f"Bearer {KEY}"}]
+        content = {"mimeType": "application/json", "text": json.dumps(answer)}
+        request = {"method": method, "url": url, "headers": headers}
+        return {"request": request, "response": {"status": 200, "content": content}}
+
+    url = "https://api.shop.example/v2/exports"
+    looks = [entry("GET", f"{url}/exp_7", {"id": "exp_7", "state": word}) for word in ("on", "off")]
+    entries = [entry("POST", url, {"id": "exp_7"}), *looks, entry("GET", f"{url}?page=2", {})]
+    path.write_text(json.dumps({"log": {"entries": entries}}), encoding="utf-8")
+    return path
+
+
+def test_a_recording_becomes_a_job_whose_words_are_listed(home: Path, run: Run) -> None:
+    ran = run("contract", "draft", "--har", str(recorded(home / "session.har")))
+    assert ran.code == 0, ran.err
+    path = home / "contracts" / "shop.toml"
+    assert f"Wrote {path}: job export, drafted from a recording with 2 looks" in ran.out
+    assert 'seen in the answers, in this order: "on", "off"' in ran.out
+    assert "1 other requests of the recording were left out." in ran.out
+    assert KEY not in ran.out + path.read_text(encoding="utf-8")
+    checked = run("contract", "check", str(path))
+    assert "jobs.export.succeeded: has no words" in checked.out
+
+
+OPENAPI = """\
+openapi: 3.0.0
+info: {title: "Bad \\u202ename"}
+servers: [{url: "https://api.shop.example"}]
+paths:
+  /orders:
+    get: {operationId: listOrders, summary: "All orders", responses: {}}
+    post: {responses: {}}
+"""
+
+
+def test_operations_are_listed_found_by_a_word_and_named_in_the_next_command(
+    home: Path, run: Run
+) -> None:
+    source = home / "api.yaml"
+    source.write_text(OPENAPI, encoding="utf-8")
+    listed = run("contract", "draft", "--openapi", str(source))
+    assert listed.code == 0
+    assert "Bad \\u202ename: 2 operations" in listed.out
+    assert "  listOrders    GET /orders" in listed.out
+    assert "  POST /orders" in listed.out
+    assert f"--openapi {source} --name shop --operation listOrders" in listed.out
+    found = run("contract", "draft", "--openapi", str(source), "--find", "POST")
+    assert "listOrders" not in found.out
+    assert "--operation 'POST /orders'" in found.out
+    none = run("contract", "draft", "--openapi", str(source), "--find", "nothing")
+    assert "No operation has the word 'nothing'." in none.out
+    made = run("contract", "draft", "--openapi", str(source), "--operation", "listOrders")
+    assert "call orders, drafted from the document api.yaml" in made.out
+    assert run("contract", "check", str(home / "contracts" / "shop.toml")).code == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ([], "Name one source"),
+        (["--openapi", "x", "--har", "y"], "Name one source"),
+        (["--openapi", "not-there"], "The document not-there: is not there"),
+        (["--har", "not-there"], "The recording not-there: is not there"),
+        (["--har", "api.yaml"], "The recording api.yaml: the body is no JSON"),
+        (["--openapi", "api.yaml", "--operation", "listOrder"], "Near: listOrders"),
+        (["--openapi", "api.yaml", "--name", "a b"], "no name that a contract can have"),
+        (
+            ["--openapi", "api.yaml", "--operation", "listOrders", "--name", "exp"],
+            "is there already",
+        ),
+    ],
+)
+def test_a_source_that_cannot_be_used_is_told_with_its_fix(
+    home: Path, run: Run, monkeypatch: pytest.MonkeyPatch, arguments: list[str], told: str
+) -> None:
+    (home / "api.yaml").write_text(OPENAPI, encoding="utf-8")
+    monkeypatch.chdir(home)
+    refused = run("contract", "draft", *arguments)
+    assert refused.code == 2
+    assert told in refused.err

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from forbear.rules import toml_text as toml
 from forbear.rules.ports import Json
-from forbear.rules.values import members
+from forbear.rules.values import elements, members
 
 WIDTH = 100
 """Columns that a line with its comment has at most; a longer comment goes above its line."""
@@ -126,6 +126,12 @@ class Draft:
     scope: str = ""
     remarks: tuple[str, ...] = ()
 
+    @property
+    def actions(self) -> tuple[Action, ...]:
+        """Of the jobs, then of the calls."""
+        jobs, calls = (one.action for one in self.jobs), (one.action for one in self.calls)
+        return (*jobs, *calls)
+
     def left(self) -> Iterator[str]:
         """What is left for a person, one sentence each, the most important first."""
         for job in self.jobs:
@@ -145,8 +151,9 @@ class Draft:
             if not call.action.reads:
                 place = f"calls.{call.action.name}.label"
                 yield f"{place}: name all that a person must see who approves the write"
-        if not self.base_url.value:
-            yield f"base_url: {self.base_url.why}"
+        for key, told in (("base_url", self.base_url), ("auth", self.auth)):
+            if not told.value:
+                yield f"{key}: {told.why}"
         yield from self.remarks
 
     def text(self, *, named: bool = False) -> str:
@@ -320,7 +327,8 @@ def _call(action: Action) -> Iterator[str]:
     at = ("calls", action.name)
     lines = [*_named(action)]
     if not action.reads:
-        shown = " ".join(f"{{arg.{name}}}" for name in action.arguments[:3])
+        needed = elements(action.input.get("required")) or ()
+        shown = " ".join(f"{{arg.{name}}}" for name in needed[:3])
         label = f"{action.title} {shown}".strip()
         why = "what a person sees who approves it"
         lines.append(_Line("label", toml.string(label), why))

@@ -16,6 +16,7 @@ from forbear.rules import toml_text as toml
 from forbear.rules.contract_draft import Action, Asked, Draft, DraftCall, DraftJob, Told
 from forbear.rules.draft_terms import (
     Arguments,
+    action_name,
     base_of,
     body_of,
     credential,
@@ -24,7 +25,6 @@ from forbear.rules.draft_terms import (
     name_of,
     path_of,
     query_of,
-    singular,
     title_of,
 )
 from forbear.rules.exchanges import Received, Sent, Unusable
@@ -134,11 +134,8 @@ def _without_secrets(text: str, secrets: Iterable[str]) -> str:
 
 
 def _name(sent: Sent, length: int) -> str:
-    names = [one for one in sent.segments[length:] if not is_value(one)]
-    otherwise = "read" if sent.method == "GET" else "send"
-    return (
-        name_of(singular(name_of(unquote(names[-1]), otherwise)), otherwise) if names else otherwise
-    )
+    names = [unquote(one) for one in sent.segments[length:] if not is_value(one)]
+    return action_name(names, "read" if sent.method == "GET" else "send")
 
 
 def _fixed_headers(sent: Sent, remarks: list[str]) -> dict[str, str]:

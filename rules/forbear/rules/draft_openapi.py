@@ -16,9 +16,9 @@ from forbear.rules.contract_request_terms import is_loopback
 from forbear.rules.draft_exchanges import told
 from forbear.rules.draft_terms import (
     Arguments,
+    action_name,
     is_fixed,
     name_of,
-    singular,
     title_of,
     variable_of,
 )
@@ -239,12 +239,8 @@ class _Made:
 
     def _name(self, operation: Operation) -> str:
         literal = [one for one in operation.path.split("/") if one and "{" not in one]
-        wanted = singular(name_of(literal[-1], "action")) if literal else "action"
-        ends_literal = bool(literal) and operation.path.rstrip("/").endswith(literal[-1])
-        if operation.reads and ends_literal and literal:
-            wanted = name_of(literal[-1], "action")
-        elif not operation.reads and f"{wanted}" in self.names:
-            wanted = f"{operation.method.lower()}_{wanted}"
+        lists = operation.reads and not operation.path.rstrip("/").endswith("}")
+        wanted = action_name(literal, "action", plural=lists)
         chosen, number = wanted, 2
         while chosen in self.names:
             chosen, number = f"{wanted}_{number}", number + 1
@@ -436,12 +432,14 @@ def _credential(document: Document, operations: Sequence[Operation], provider: s
         for name in names
         if (key := _key(document.part(schemes.get(name)), provider)) is not None
     ]
+    keys.sort(key=lambda key: str(key.auth.value).startswith("basic "))
     if not keys:
         if names:
             return _Key(
                 Told(None, 'how the API is signed in to: "bearer env:TOKEN", or another scheme'),
             )
-        return _Key(Told("none", 'the document names no key; else write "bearer env:TOKEN"'))
+        remark = 'auth: the document names no key; if there is one, write "bearer env:TOKEN"'
+        return _Key(Told("none", "the document names no key"), remarks=(remark,))
     return keys[0]
 
 

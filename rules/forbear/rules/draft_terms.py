@@ -41,6 +41,25 @@ def name_of(text: str, otherwise: str) -> str:
     return plain if not plain[0].isdigit() else f"_{plain}"
 
 
+_GENERIC = frozenset({"job", "task", "run", "operation", "request", "action", "item", "execution"})
+
+
+def action_name(segments: Sequence[str], otherwise: str, *, plural: bool = False) -> str:
+    """A name for what a path with these literal segments starts, makes or, in plural, lists.
+
+    A noun that says nothing alone has the one before it: `fine_tuning/jobs` is `fine_tuning_job`.
+    """
+    named = [one for one in segments if _VERSION.fullmatch(one) is None]
+    if not named:
+        return otherwise
+    last = name_of(named[-1], otherwise)
+    one = singular(last)
+    if one in _GENERIC and len(named) > 1:
+        before = name_of(named[-2], otherwise)
+        one, last = f"{singular(before)}_{one}", f"{singular(before)}_{last}"
+    return (last if plural else one)[:60]
+
+
 def title_of(name: str) -> str:
     return name.replace("_", " ").strip().capitalize()
 

@@ -306,14 +306,15 @@ class Input:
 
     def _type(self, held: Mapping[str, Json], made: dict[str, Json]) -> None:
         stated = held.get("type")
-        names = [one for one in elements(stated) or (stated,) if one in _TYPES]
+        listed = elements(stated) or (stated,)
+        names = [one for one in listed if isinstance(one, str) and one in _TYPES]
         if held.get("nullable") is True and names and "null" not in names:
             names.append("null")
         if names:
             made["type"] = names[0] if len(names) == 1 else names
-        listed = [one for one in elements(held.get("enum")) or () if _is_scalar(one)]
-        if listed:
-            made["enum"] = listed
+        allowed = [one for one in elements(held.get("enum")) or () if _is_scalar(one)]
+        if allowed:
+            made["enum"] = allowed
 
     def _scalars(self, held: Mapping[str, Json], made: dict[str, Json]) -> None:
         for key in _COUNTS:

@@ -14,7 +14,9 @@ from forbear.server.cli.terminal import Failure, remark, say
 
 if TYPE_CHECKING:
     from forbear.rules.contract_draft import Draft
+    from forbear.rules.draft_openapi import Chosen
     from forbear.rules.exchanges import Received
+    from forbear.rules.openapi import Document, Operation
 
 Out = Annotated[
     Path | None,
@@ -235,7 +237,7 @@ def _from_openapi(
     chosen = _chosen(document, wanted)
     made = draft_openapi.draft(document, chosen, provider, f"the document {_stem(source)}")
     text = made.text(named=path is not None and path.stem != provider)
-    first = (*made.jobs, *made.calls)[0].action
+    first = made.actions[0]
     required = dict.fromkeys(first.input.get("required") or ())
     _deliver(made, text, path, _try_line(provider, first.name, required))
 
