@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 import subprocess
 import sys
 import tomllib
@@ -125,6 +127,30 @@ def test_from_a_curl_line_and_two_answers_to_a_finished_job(tmp_path: Path) -> N
         sent = [one for one in arrivals if (one["method"], one["path"]) == ("POST", "/exports")]
         assert [json.loads(one["body"]) for one in sent] == [{"dataset": "sales"}] * 2
         assert all(one["headers"]["authorization"] == f"Bearer {KEY}" for one in sent)
+
+
+def test_the_page_about_it_shows_what_is_printed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "first-contract.md").read_text(encoding="utf-8")
+    line = page.partition("```sh\ncurl")[2].partition(" > submitted.txt")[0]
+    command = re.findall(r"^forbear (contract new .*)$", page, re.MULTILINE)[0]
+    shown = page.partition("```text\n")[2].partition("```")[0].strip()
+    answers = {"submitted.txt": "queued", "done.json": "done"}
+    for name, state in answers.items():
+        text = json.dumps({"job_id": "exp_71c", "state": state})
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    home = tmp_path / "home"
+    ran = forbear(*shlex.split(command), typed=f"curl{line}", FORBEAR_HOME=str(home))
+    assert ran.out.startswith(shown.replace("~/.local/share/forbear", str(home)))
+    words = page.partition("```toml\n")[2].partition("```")[0]
+    text = (home / "contracts" / "exp.toml").read_text(encoding="utf-8")
+    text = re.sub(r"^(waiting|succeeded|failed|cancelled) .*\n", "", text, flags=re.MULTILINE)
+    chosen = text.replace("expired   = []\n", words)
+    (home / "contracts" / "exp.toml").write_text(chosen, encoding="utf-8")
+    checked = forbear("contract", "check", "--sample", "done.json", FORBEAR_HOME=str(home))
+    assert "jobs.export.status, 200: succeeded" in checked.out
 
 
 # --- new ------------------------------------------------------------------------------------
