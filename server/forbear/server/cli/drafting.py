@@ -238,7 +238,7 @@ def _from_openapi(
     made = draft_openapi.draft(document, chosen, provider, f"the document {_stem(source)}")
     text = made.text(named=path is not None and path.stem != provider)
     first = made.actions[0]
-    required = dict.fromkeys(first.input.get("required") or ())
+    required: dict[str, Any] = dict.fromkeys(map(str, first.input.get("required") or ()))
     _deliver(made, text, path, _try_line(provider, first.name, required))
 
 
