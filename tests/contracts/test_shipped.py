@@ -10,13 +10,15 @@ from datetime import date
 import pytest
 from tests.contracts.library import NAMES, contract_of, text_of
 
-from forbear.rules.contract import Contract, Job, Row, Rule
+from forbear.rules.contract import Contract, Job, Lookup, Match, Row, Rule
 from forbear.rules.contract_report import report
 from forbear.rules.model import JobClass
+from forbear.rules.notation import parse_pointer
 from forbear.rules.replay import replay
 from forbear.tools import samples
 
 EACH = pytest.mark.parametrize("name", NAMES)
+ELSEWHERE = parse_pointer("/elsewhere")
 
 
 def test_the_library_is_large_and_has_generic_contracts_for_what_it_lacks() -> None:
@@ -67,7 +69,7 @@ def test_an_agent_is_given_a_valid_example_of_everything(name: str) -> None:
 
 
 def mutations(contract: Contract) -> Iterator[tuple[str, Contract]]:
-    """The contract with one row of a state table wrong or gone, or one rule gone."""
+    """The contract with one row of a state table wrong or gone, one rule gone, one lookup blind."""
     for job in contract.jobs.values():
         for number, row in enumerate(job.states.rows):
             told, rows = f"{job.name}: {', '.join(row.words)}", job.states.rows
@@ -79,6 +81,9 @@ def mutations(contract: Contract) -> Iterator[tuple[str, Contract]]:
                     yield f"{told} is {other}", _with_rows(contract, job, made)
     for rule in dict.fromkeys(_rules(contract)):
         yield f"no rule {rule}", _without(contract, rule)
+    for name, lookup in lookups(contract):
+        if _names_ours(lookup):
+            yield f"{name} is looked for elsewhere", _looking_elsewhere(contract, name, lookup)
 
 
 def _with_rows(contract: Contract, job: Job, rows: tuple[Row, ...]) -> Contract:
@@ -89,6 +94,29 @@ def _with_rows(contract: Contract, job: Job, rows: tuple[Row, ...]) -> Contract:
 def _rules(contract: Contract) -> Iterator[Rule]:
     for action in (*contract.jobs.values(), *contract.calls.values()):
         yield from action.rules
+
+
+def lookups(contract: Contract) -> Iterator[tuple[str, Lookup]]:
+    for action in (*contract.jobs.values(), *contract.calls.values()):
+        if action.lookup is not None:
+            yield action.name, action.lookup
+
+
+def _names_ours(lookup: Lookup) -> bool:
+    """Whether what is found is known by what we sent for it; arguments are unknown to a replay."""
+    templates = (condition.template for _, condition in lookup.match.terms)
+    return any({"ref", "key"} & one.names for one in templates if one is not None)
+
+
+def _looking_elsewhere(contract: Contract, name: str, lookup: Lookup) -> Contract:
+    terms = tuple((ELSEWHERE, condition) for _, condition in lookup.match.terms)
+    wrong = replace(lookup, match=Match(terms))
+    jobs, calls = dict(contract.jobs), dict(contract.calls)
+    if name in jobs:
+        jobs[name] = replace(jobs[name], lookup=wrong)
+    else:
+        calls[name] = replace(calls[name], lookup=wrong)
+    return replace(contract, jobs=jobs, calls=calls)
 
 
 def _without(contract: Contract, rule: Rule) -> Contract:
@@ -102,7 +130,11 @@ def _without(contract: Contract, rule: Rule) -> Contract:
     )
 
 
+def _noticed(contract: Contract) -> bool:
+    return any(replay(replace(contract, examples=(one,))) for one in contract.examples)
+
+
 @EACH
-def test_its_examples_notice_every_mutation_of_a_state_table_or_rule(name: str) -> None:
-    unnoticed = [told for told, wrong in mutations(contract_of(name)) if not replay(wrong)]
+def test_its_examples_notice_every_mutation_of_a_state_table_rule_or_lookup(name: str) -> None:
+    unnoticed = [told for told, wrong in mutations(contract_of(name)) if not _noticed(wrong)]
     assert unnoticed == []
