@@ -1,4 +1,4 @@
-"""`contract check`, `contract list` and `contract schema`."""
+"""`contract check`, `contract list` and `contract schema`; the others have modules of their own."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from forbear.server.cli import drafting
+from forbear.server.cli import adding, drafting
 from forbear.server.cli.home import (
     how_to_begin,
     is_new,
@@ -32,6 +32,7 @@ def register(app: typer.Typer) -> None:
     group.command()(check)
     group.command()(schema)
     group.command("list")(list_all)
+    adding.register(group)
     drafting.register(group)
     app.add_typer(group, name="contract")
 
@@ -205,24 +206,42 @@ def schema() -> None:
 
 
 def list_all(as_json: AsJson = False) -> None:
-    """List the contracts of the home, their jobs and calls, and whether the key is there."""
+    """List the contracts of the home, and the shipped ones that are not switched on.
+
+    With their jobs and calls, and whether the key is there.
+    """
+    from forbear.server.library import library, switched_on
+
     home = settings()
+    used = switched_on(home.contracts)
+    unused = [one for one in library() if one.name not in used]
+    shipped = [adding.described(one, used) for one in unused]
 
     async def listed() -> None:
         async with opened(home) as store:
             found = _providers(home.contracts, store.key)
             if as_json:
-                say_json({"contracts": found})
+                say_json({"contracts": found, "shipped": shipped})
             elif not found:
                 say(f"No contracts in {home.contracts}. `{how_to_begin(home)}` begins one.")
             for one in [] if as_json else found:
                 _show_provider(one)
+            _tell_shipped([] if as_json else [one.name for one in unused])
             await remark_if_nobody_sends(store)
 
     if is_new(home) and not home.contracts.is_dir():
-        say_json({"contracts": []}) if as_json else say("No contracts yet. `forbear init` begins.")
+        if as_json:
+            say_json({"contracts": [], "shipped": shipped})
+            return
+        say("No contracts yet. `forbear init` begins.")
+        _tell_shipped([one.name for one in unused])
         return
     run(listed)
+
+
+def _tell_shipped(names: list[str]) -> None:
+    if names:
+        say(f"Shipped, and not switched on (`forbear contract add NAME`): {', '.join(names)}.")
 
 
 def _providers(folder: Path, key: bytes) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""The commented first contract that `forbear init` writes."""
+"""The commented files that `forbear init` writes: a first contract, and settings."""
 
 from __future__ import annotations
 
@@ -35,4 +35,30 @@ on = "jobs.export.status"
 http = 200
 body = '{"job_id": "7", "state": "running"}'
 expect = "waiting"
+"""
+
+FIRST_SETTINGS = """\
+# Settings of this home. Every line is a remark: take the # away from what you need. A variable of
+# the environment wins over its line: FORBEAR_CONSOLE over `console`, and so on.
+
+# console = "127.0.0.1:8377"            # where `forbear console` and `forbear serve --http` listen
+# console_url = "https://forbear.example"   # the public address, in links to cases
+# operator_token = "…"                  # decides cases without a terminal; then keep this file 0600
+# log = "WARNING"                       # or DEBUG, INFO, ERROR
+# database_url = "postgresql://…"       # for several machines, instead of a file in this home
+
+# What one task of an agent may use in all, over all its operations:
+# [task]
+# max_requests = 500
+# max_wait = "2h"
+# max_open_operations = 200
+
+# Who is told of open cases: docs/decisions.md
+# [notify]
+# webhook = "https://hooks.example/forbear"
+# secret = "env:FORBEAR_HOOK_SECRET"
+
+# Only where nothing but a proxy leads out:
+# [proxy]
+# url = "http://proxy.internal:3128"
 """

@@ -6,9 +6,8 @@ from typing import Annotated
 
 import typer
 
-from forbear.server.cli.first import FIRST_CONTRACT
-from forbear.server.cli.home import FIRST, settings
-from forbear.server.cli.terminal import Failure, say
+from forbear.server.cli.home import settings
+from forbear.server.cli.terminal import at_a_terminal, say
 
 
 def register(app: typer.Typer) -> None:
@@ -46,31 +45,34 @@ def version() -> None:
         say("forbear (not installed)")
 
 
-def init() -> None:
-    """Make the home and a commented first contract; changes nothing that is there."""
+def init(
+    contracts: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--contract",
+            metavar="NAME[,KEY=VALUE]...",
+            help="Switch this shipped contract on, with values of your account.",
+        ),
+    ] = None,
+    clients: Annotated[
+        list[str] | None,
+        typer.Option("--client", metavar="CLIENT", help="Register in it: forbear install CLIENT."),
+    ] = None,
+    worker: Annotated[
+        bool, typer.Option("--worker", help="Let the worker run as a service of yours.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Ask nothing.")] = False,
+) -> None:
+    """Make the home, with commented files to begin with; changes nothing that is there.
+
+    On a terminal it asks which shipped contracts to switch on, which client to register in, and
+    whether the worker becomes a service.
+    """
+    from forbear.server.cli.beginning import Wishes, asked, begin
+
     home = settings()
-    try:
-        home.home.mkdir(parents=True, exist_ok=True, mode=0o700)
-        home.contracts.mkdir(exist_ok=True, mode=0o700)
-        first = home.contracts / FIRST
-        new = not first.exists()
-        if new:
-            first.write_text(FIRST_CONTRACT, encoding="utf-8")
-    except OSError as error:
-        raise Failure(
-            f"{home.home} cannot be written ({error.strerror}). Set FORBEAR_HOME to a folder of "
-            "yours.",
-            3,
-        ) from error
-    say(f"Home: {home.home}")
-    say(f"Contracts: {home.contracts}")
-    say(f"A first contract: {first}{'' if new else ' (it was already there and was not changed)'}")
-    say()
-    say("Next:")
-    say(f"  1. cp {first} {home.contracts / 'NAME.toml'}   and write what your API says")
-    say("  2. forbear contract check                       mistakes, and what is left open")
-    say("  3. forbear try NAME.export dataset=sales        one job from here")
-    say("  4. claude mcp add forbear -- forbear serve      or another client, see the README")
+    wishes = Wishes(tuple(contracts or ()), tuple(clients or ()), worker)
+    begin(home, wishes if yes or wishes != Wishes() or not at_a_terminal() else asked(home))
 
 
 def demo() -> None:
