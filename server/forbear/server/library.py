@@ -78,7 +78,7 @@ def entry(name: str) -> Shipped | None:
         return None
     loaded = tomllib.loads(text)
     account = {key: str(value) for key, value in loaded.get("account", {}).items()}
-    first = next(iter(loaded.get("jobs", {}).values()), {})
+    first: dict[str, Any] = next(iter(loaded.get("jobs", {}).values()), {})
     deadline = first.get("deadline", first.get("limits", {}).get("deadline"))
     return Shipped(
         name,
