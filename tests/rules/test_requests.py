@@ -378,6 +378,13 @@ def test_a_path_for_a_person_has_the_values_of_the_account_and_the_names_of_all_
     )
 
 
+def nested(levels: int) -> list[Any]:
+    inside: list[Any] = []
+    for _ in range(levels):
+        inside = [inside]
+    return inside
+
+
 @pytest.mark.parametrize(
     ("template", "arguments", "text"),
     [
@@ -405,7 +412,11 @@ def test_a_path_for_a_person_has_the_values_of_the_account_and_the_names_of_all_
         ("{arg.a:time}", {"a": NOW}, "2026-11-30 12:00Z"),
         ("{arg.a:time}", {"a": "tomorrow"}, "tomorrow"),
         ("Delete {arg.a}", {}, "Delete ?"),
-        ("Delete {arg.a}", {"a": ["x"]}, "Delete ?"),
+        ("Delete {arg.a}", {"a": ["x", 7]}, 'Delete ["x",7]'),
+        ("Post {arg.a}", {"a": {"n": 1.50, "to": None}}, 'Post {"n":1.5,"to":null}'),
+        ("Post {arg.a}", {"a": None}, "Post null"),
+        ("Post {arg.a}", {"a": nested(200)}, "Post ?"),
+        ("Post {arg.a:bytes}", {"a": []}, "Post []"),
     ],
 )
 def test_labels_say_exactly_what_is_asked(

@@ -7,9 +7,10 @@ from datetime import UTC, datetime
 from decimal import Decimal
 
 from forbear.rules.contract import Placeholder, Template
-from forbear.rules.facts import Facts, value_of
+from forbear.rules.facts import Facts, is_absent, value_of
 from forbear.rules.inert import inert
 from forbear.rules.ports import Json
+from forbear.rules.requests import json_text
 from forbear.rules.timing import read_rfc3339
 from forbear.rules.values import decimal_of, number_text, text_of
 
@@ -19,10 +20,11 @@ MAX_VALUE = 48
 
 
 def label(template: Template, facts: Facts) -> str:
-    """The label on one line of at most 120 characters, inert; what is absent or no scalar is `?`.
+    """The label on one line of at most 120 characters, inert; what is absent is `?`.
 
-    A label is what a person approves, so amounts of money are never rounded, and minor units of
-    what is no currency are called minor units.
+    Objects and arrays are shown as compact JSON, cut like every long value. A label is what a person
+    approves, so amounts of money are never rounded, and minor units of what is no currency are
+    called minor units.
     """
     parts = (
         part if isinstance(part, str) else inert(_shown(part, facts), MAX_VALUE)
@@ -35,7 +37,7 @@ def _shown(placeholder: Placeholder, facts: Facts) -> str:
     value = value_of(placeholder, facts)
     text = text_of(value)
     if text is None:
-        return "?"
+        return _structure(value)
     style = placeholder.format or ""
     if found := re.fullmatch(r"minor\((.+)\)", style):
         return _money(value, text, text_of(facts.arguments.get(found[1])) or "?")
@@ -46,6 +48,15 @@ def _shown(placeholder: Placeholder, facts: Facts) -> str:
             return _time(value, text)
         case _:
             return text
+
+
+def _structure(value: Json) -> str:
+    if is_absent(value):
+        return "?"
+    try:
+        return json_text(value)
+    except ValueError:  # too deep to be sent, either
+        return "?"
 
 
 # ISO 4217: every other currency has two decimals.
