@@ -22,9 +22,9 @@ MAX_VALUE = 48
 def label(template: Template, facts: Facts) -> str:
     """The label on one line of at most 120 characters, inert; what is absent is `?`.
 
-    Objects and arrays are shown as compact JSON, cut like every long value. A label is what a person
-    approves, so amounts of money are never rounded, and minor units of what is no currency are
-    called minor units.
+    Objects and arrays are shown as compact JSON, cut like every long value. A label is what a
+    person approves, so amounts of money are never rounded, and minor units of what is no currency
+    are called minor units.
     """
     parts = (
         part if isinstance(part, str) else inert(_shown(part, facts), MAX_VALUE)
