@@ -334,6 +334,8 @@ def holds(schema: Mapping[str, Any]) -> str:
             return "table"
         case {"type": "string", "format": "date"}:
             return "day"
+        case {"type": "integer", "minimum": least, "maximum": most} if least == most:
+            return f"`{least}`"
         case {"type": "integer", "minimum": least, "maximum": most} if most < 1_000:
             return f"whole number, {least} to {most}"
         case {"type": list(types)}:

@@ -28,9 +28,8 @@ def main(out: Path, only: str = "") -> int:
             for size, width in chrome.WIDTHS.items():
                 with chrome.context(running, width, scheme) as browsing:
                     page = browsing.new_page()
-                    for file in sorted(Path(folder).rglob("*.html")):
-                        name = str(file.relative_to(folder).with_suffix("")).replace("/", "-")
-                        if name == "404" or only not in name:
+                    for name, file in pages(Path(folder)).items():
+                        if only not in name:
                             continue
                         page.goto(file.as_uri())
                         page.screenshot(path=out / f"{name}-{scheme}-{size}.png", full_page=True)
@@ -39,6 +38,12 @@ def main(out: Path, only: str = "") -> int:
                             found += 1
     print(f"{found} findings; pictures in {out}")
     return 1 if found else 0
+
+
+def pages(site: Path) -> dict[str, Path]:
+    """The pages of a built site by a name for their pictures."""
+    found = {file.relative_to(site).with_suffix(""): file for file in sorted(site.rglob("*.html"))}
+    return {str(name).replace("/", "-"): file for name, file in found.items() if name.name != "404"}
 
 
 def findings(page: Page) -> list[str]:

@@ -26,7 +26,7 @@ ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs" / "contract.md").read_text(encoding="utf-8")
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
-_BLOCK = re.compile(r"```toml\n(.*?)```", re.DOTALL)
+_BLOCK = re.compile(r"```toml[^\n]*\n(.*?)```", re.DOTALL)
 _INSTEAD = re.compile(r"Instead of the lines? ((?:`\w+`(?:, | and )?)+)")
 
 

@@ -12,7 +12,9 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
-from docs import generate
+from docs import generate, look
+
+from tests.browser import chrome
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -77,3 +79,16 @@ def test_the_site_loads_nothing_from_elsewhere(site: Path) -> None:
                 continue
             assert not parts.netloc, f"{file.name} loads {address}"
             assert (file.parent / parts.path).exists(), f"{file.name}: there is no {address}"
+
+
+@pytest.mark.skipif(chrome.found() is None, reason=chrome.MISSING)
+@pytest.mark.parametrize("scheme", chrome.SCHEMES)
+def test_every_page_can_be_read_on_a_phone(site: Path, scheme: str) -> None:
+    with chrome.browser() as running, chrome.context(running, 360, scheme) as browsing:
+        page = browsing.new_page()
+        asked: list[str] = []
+        page.on("request", lambda request: asked.append(request.url))
+        for name, file in look.pages(site).items():
+            page.goto(file.as_uri())
+            assert look.findings(page) == [], name
+    assert {urlsplit(address).scheme for address in asked} <= {"file", "data", "blob"}
