@@ -345,6 +345,21 @@ IN_FULL: dict[str, Change] = {
         "no account fills",
         "whole address",
     ),
+    "secret-before-the-secret": (
+        '[auth]\nscheme = "bearer"\nsecret = "env:EXP_TOKEN"',
+        '[auth]\nscheme = "header"\nname = "Authorization"\nsecret = "env:EXP_TOKEN"\n'
+        'prefix = "tok_7f3a9c" #!',
+        "auth.prefix",
+        "no single word",
+        "Token",
+    ),
+    "prefix-of-a-bearer": (
+        '[auth]\nscheme = "bearer"\nsecret = "env:EXP_TOKEN"',
+        '[auth]\nscheme = "bearer"\nsecret = "env:EXP_TOKEN"\nprefix = "Token" #!',
+        "auth.prefix",
+        "no key of the scheme bearer",
+        "secret",
+    ),
     "client-id-in-the-field-of-the-token": (
         '[auth]\nscheme = "bearer"\nsecret = "env:EXP_TOKEN"',
         '[auth]\nscheme = "oauth2_client"\nclient_id = "x"\nclient_secret = "env:S"\n'

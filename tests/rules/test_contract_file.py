@@ -89,6 +89,11 @@ def test_short_and_long_forms_mix() -> None:
         ("none", "none", {}),
         ("bearer env:T", "bearer", {"secret": "env:T"}),
         ("header X-Api-Key file:/run/k", "header", {"name": "X-Api-Key", "secret": "file:/run/k"}),
+        (
+            "header Authorization Token env:K",
+            "header",
+            {"name": "Authorization", "prefix": "Token", "secret": "env:K"},
+        ),
         ("query key env:K", "query", {"name": "key", "secret": "env:K"}),
         ("body token env:K", "body", {"name": "token", "secret": "env:K"}),
         ("basic env:U env:P", "basic", {"user": "env:U", "password": "env:P"}),

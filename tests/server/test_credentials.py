@@ -61,6 +61,16 @@ def test_a_secret_is_never_shown() -> None:
     assert base64.b64encode(SECRET.encode()).decode()[:8] not in shown
 
 
+def test_a_header_may_have_a_word_before_its_secret() -> None:
+    plain = Auth("header", name="Authorization", secret="env:K")
+    found = resolved(replace(plain, prefix="Key"), K="0f3c:9a1b")
+    assert found.headers() == (("Authorization", "Key 0f3c:9a1b"),)
+    assert "0f3c:9a1b" in found.secrets()
+    before = resolved(plain, K="0f3c:9a1b")
+    assert found.fingerprint(KEY) == before.fingerprint(KEY)
+    assert found.version(KEY) != before.version(KEY)
+
+
 def test_a_file_is_read_again_each_time_and_its_end_is_stripped(tmp_path: Path) -> None:
     path = tmp_path / "token"
     auth = Auth("bearer", secret=f"file:{path}")

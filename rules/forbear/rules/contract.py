@@ -477,7 +477,8 @@ class Scope:
 class Auth:
     """References to secrets, never secrets.
 
-    `none`; `bearer`: secret; `basic`: user, password; `header`, `query`, `body`: name, secret;
+    `none`; `bearer`: secret; `basic`: user, password; `header`, `query`, `body`: name, secret, of
+    which a header may have a prefix;
     `oauth2_client`: token_url, client_id, client_secret, scope, client_auth, client_id_header.
     """
 
@@ -496,6 +497,8 @@ class Auth:
     """How a client shows its secret: `basic` (if None) or `post`."""
     client_id_header: str | None = None
     """Header field that takes the client id beside the token."""
+    prefix: str | None = None
+    """Word before the secret of `header`, with a blank between the two."""
 
     def narrowed(self, secret: str) -> Auth:
         """The same way in with another secret; `basic` takes it as its password."""

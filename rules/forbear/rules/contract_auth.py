@@ -9,6 +9,7 @@ from forbear.rules.contract_keys import CLIENT_AUTH, SCHEME
 from forbear.rules.contract_kinds import Fault, Place, Section, nearest
 from forbear.rules.contract_request_terms import (
     CLIENT_ID_HEADER,
+    PREFIX,
     REFERENCE,
     TOKEN_URL,
     fill_token_url,
@@ -30,6 +31,7 @@ _NEEDED: Mapping[str, tuple[str, ...]] = {
 _ALLOWED: Mapping[str, tuple[str, ...]] = {
     **_NEEDED,
     "basic": ("user", "password"),
+    "header": ("name", "prefix", "secret"),
     "oauth2_client": (
         *_NEEDED["oauth2_client"],
         "scope",
@@ -63,6 +65,7 @@ def auth(section: Section, account: Mapping[str, str]) -> Auth:
         section.get("exec", TEXTS),
         section.get("client_auth", CLIENT_AUTH),
         section.get("client_id_header", CLIENT_ID_HEADER),
+        section.get("prefix", PREFIX),
     )
     if scheme == "basic" and found.user is not None and not section.has("password"):
         section.place.at("user").read(REFERENCE, found.user)  # it is itself the secret

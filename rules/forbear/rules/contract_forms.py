@@ -67,13 +67,15 @@ def written_out(raw: Raw, place: Place, origin: Origin) -> dict[str, object]:
 
 
 def _auth(text: str, place: Place, origin: Origin) -> Raw:
-    """`"bearer env:X"`, `"header Name file:/p"`, `"basic env:U env:P"`, `"none"`."""
+    """`"bearer env:X"`, `"header Name file:/p"`, `"header Name Token env:K"`, `"basic env:U env:P"`
+    and the like.
+    """
     scheme, *words = text.split() or [""]
     keys = {
         "none": (),
         "bearer": ("secret",),
         "basic": ("user", "password")[: max(1, len(words))],
-        "header": ("name", "secret"),
+        "header": ("name", "secret") if len(words) < 3 else ("name", "prefix", "secret"),
         "query": ("name", "secret"),
         "body": ("name", "secret"),
     }.get(scheme)

@@ -447,12 +447,23 @@ def _client_id_header(raw: str) -> str:
     return raw
 
 
+def _prefix(raw: str) -> str:
+    """A short word of letters. The complaint never repeats it: it may be the secret itself."""
+    if _WORD.fullmatch(raw) is None:
+        raise Fault("is no single word", 'write it as in "Token", and the secret as a reference')
+    return raw
+
+
+_WORD = re.compile(r"[A-Za-z][A-Za-z-]{0,19}", re.ASCII)
+
+
 def _link(parse: Callable[[str], str] = check_address) -> Kind[str]:
     return text_of(parse, "https://host.example", {"format": "uri"})
 
 
 BASE_URL = _link(_base_url)
 TOKEN_URL = _link(_token_url)
+PREFIX = text_of(_prefix, "Token", {"minLength": 1})
 CLIENT_ID_HEADER = text_of(_client_id_header, "X-Client-Id", {"minLength": 1})
 LINK = _link()
 

@@ -414,7 +414,7 @@ def binding_digest(surroundings: Mapping[str, object], requests: list[Request]) 
     return digest({**surroundings, "requests": [_bound(one) for one in requests]})
 
 
-_LATER_KEYS = frozenset({"client_auth", "client_id_header"})
+_LATER_KEYS = frozenset({"client_auth", "client_id_header", "prefix"})
 
 
 def surroundings(

@@ -243,7 +243,8 @@ class Credentials:
             return Credential((("Authorization", field_value),), _bound=bound, _secrets=hidden)
         if not _FIELD_NAME.fullmatch(name):
             return MissingCredential("[auth] name", f"{name!r} is not a header name -> correct it")
-        return Credential(((name, secret.value),), _bound=bound, _secrets=hidden)
+        field_value = secret.value if auth.prefix is None else f"{auth.prefix} {secret.value}"
+        return Credential(((name, field_value),), _bound=bound, _secrets=hidden)
 
     def _basic(self, auth: Auth) -> Credential | MissingCredential:
         user = self._read(auth.user, auth.exec or (), literal=True)
