@@ -390,16 +390,19 @@ class Queries(Readers):
         found = await self._rows(query)
         return (found[0]["headers"] or [], found[0]["body"] or b"") if found else None
 
-    async def recent_headers(self, provider: str, most: int = 200) -> list[list[list[str]]]:
-        """Headers of the newest answers of a provider that had any."""
+    async def recent_answers(
+        self, provider: str, most: int = 200
+    ) -> list[tuple[int, list[list[str]]]]:
+        """When the newest answers of a provider came (ms), with their headers if they had any."""
         query = (
-            sa.select(attempts.c.headers)
+            sa.select(attempts.c.headers, attempts.c.closed_at)
             .join(operations, operations.c.id == attempts.c.operation_id)
             .where(operations.c.provider == provider, attempts.c.status.is_not(None))
             .order_by(attempts.c.closed_at.desc())
             .limit(most)
         )
-        return [row["headers"] for row in await self._rows(query) if row["headers"]]
+        rows = await self._rows(query)
+        return [(row["closed_at"], row["headers"]) for row in rows if row["headers"]]
 
     async def request_of(self, operation_id: str) -> Outbound | None:
         found = await self._rows(sa.select(requests).where(requests.c.operation_id == operation_id))

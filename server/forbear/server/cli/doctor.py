@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
 
+from forbear.server.cli import surroundings
 from forbear.server.cli.home import NOBODY, how_to_begin, run, senders, settings, where
 from forbear.server.cli.reading import AsJson
+from forbear.server.cli.surroundings import Finding
 from forbear.server.cli.terminal import say, say_json
 
 if TYPE_CHECKING:
@@ -24,26 +25,16 @@ def register(app: typer.Typer) -> None:
     app.command()(doctor)
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One thing looked at. `ok` is None for what is neither good nor bad."""
-
-    what: str
-    told: str
-    ok: bool | None = True
-    fix: str | None = None
-
-    def line(self) -> str:
-        mark = {True: "ok", False: "PROBLEM", None: "note"}[self.ok]
-        return f"{mark:<8} {self.what}: {self.told}{f' -> {self.fix}' if self.fix else ''}"
-
-
 def doctor(
     as_json: AsJson = False,
 ) -> None:
-    """Look at home, store, contracts, keys and processes. Exit 1 if something is wrong."""
+    """Look at the home, store, contracts, keys, processes, clock and clients.
+
+    Each finding comes with its fix. Exit 1 if something is wrong.
+    """
     home = settings()
     found: list[Finding] = [_home(home), *_relative(home), *_readable_by_others(home)]
+    found.append(surroundings.program())
     if found[0].ok is False:
         _report(found, as_json=as_json)
         raise typer.Exit(1)
@@ -135,8 +126,10 @@ async def _examined(home: Settings) -> list[Finding]:
             *await _store(store),
             _log(home, store),
             *await _contracts(home, store),
-            *await _layers(home, store),
+            *await _answers(home, store),
             await _processes(store),
+            *surroundings.worker(home),
+            *surroundings.clients(home),
             _token(home),
             _webhook(home),
         ]
@@ -146,15 +139,16 @@ async def _store(store: Store) -> list[Finding]:
     from forbear.storage.brakes import COPY
     from forbear.storage.schema import GENERATION
 
-    engine, version = await store.read.engine()
+    paused = await store.read.pauses()
     return [
         *(
             Finding("copy", f"{one['by']['why']}: only lookups are sent", False, "forbear adopt")
-            for one in await store.read.pauses()
+            for one in paused
             if one["target"] == COPY
         ),
+        *surroundings.pauses(paused, store.clock.now().wall),
         Finding("store", f"{store.place}, schema {GENERATION}"),
-        Finding(engine, version),
+        surroundings.database(*await store.read.engine()),
     ]
 
 
@@ -209,17 +203,19 @@ async def _contracts(home: Settings, store: Store) -> list[Finding]:
     return found
 
 
-async def _layers(home: Settings, store: Store) -> list[Finding]:
-    """What lies between us and the providers, and what it may send again."""
+async def _answers(home: Settings, store: Store) -> list[Finding]:
+    """What recent answers tell: what lies between us and the providers, and of our clock."""
     from forbear.server.credentials import Credentials
     from forbear.server.providers import Contracts
 
     found = [*_proxies(home, os.environ)]
     contracts = Contracts(home.contracts, Credentials(), store.key)
+    received: dict[str, list[tuple[int, list[list[str]]]]] = {}
     for name, contract in sorted(contracts.contracts().items()):
-        answers = await store.read.recent_headers(name)
-        found += _layers_of(contract, answers)
-    return found
+        received[name] = await store.read.recent_answers(name)
+        found += _layers_of(contract, [headers for _, headers in received[name]])
+    clock = surroundings.clock(received)
+    return found if clock is None else [*found, clock]
 
 
 _PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY")

@@ -14,7 +14,7 @@ from forbear.server.clients.known import Client
 
 def files(client: Client, environment: Mapping[str, str] = os.environ) -> Iterator[Path]:
     """Where the user's file is or would be, for each of the client's folders that is there."""
-    for place in client.places(sys.platform, environment, str(Path.home())):
+    for place in client.places(sys.platform, environment, _user()):
         pattern = "*".join(escape(part) for part in str(place.parent).split("*"))
         for folder in sorted(glob(pattern)):
             if Path(folder).is_dir():
@@ -29,8 +29,16 @@ def file_of(client: Client) -> Path | None:
 
 def usual(client: Client, environment: Mapping[str, str] = os.environ) -> str:
     """Where the file would be, for a message."""
-    places = map(str, client.places(sys.platform, environment, str(Path.home())))
+    places = map(str, client.places(sys.platform, environment, _user()))
     return next(place for place in places if "*" not in place)
+
+
+def _user() -> str:
+    """The folder of the user; one that is nowhere where a user, as in a container, has none."""
+    try:
+        return str(Path.home())
+    except RuntimeError:
+        return os.devnull
 
 
 def claude() -> str | None:
