@@ -175,6 +175,8 @@ async def test_a_partial_success_says_so(tmp_path: Path) -> None:
         url = f"{on.provider.base_url}/files/exp_1"
         on.script(says("done", failed_rows=2, result={"url": url}))
         job = await finished(on)
+        assert "only a part succeeded" in (await on.check(job))["next_step"]
+        assert (await on.full(job, timeline=True))["timeline"][-1].endswith("succeeded in part")
         fetched = await on.call("fetch_result", operation_id=job)
 
         assert fetched["result"]["partial"] is True

@@ -167,6 +167,11 @@ def _records() -> Mapping[str, Record]:
             record(**SUCCEEDED, allowed=("fetch_result",)), results=("rows", "log", "summary")
         ),
         "job done, no result": record(**SUCCEEDED),
+        "job done in part, one result": replace(
+            record(**SUCCEEDED, allowed=("fetch_result",), result={"partial": True}),
+            results=("default",),
+        ),
+        "job done in part, no result": record(**SUCCEEDED, result={"partial": True}),
         "job done, as a person said": record(**{**SUCCEEDED, "validated": False}),
         "job done, met by a second request": replace(record(**SUCCEEDED), joined=True),
         "write done": write(**DONE),

@@ -93,13 +93,17 @@ def _checked(operation: Operation) -> str:
 def _job_done(record: Record) -> Advice:
     operation = record.operation
     checked, never = _checked(operation), again(operation)
+    partly = (operation.result or {}).get("partial") is True
+    part = " The provider says that only a part succeeded." if partly else ""
     fetch = _fetch(record)
     if fetch is not None:
         others = [known for known in map(word, record.results[1:5]) if known is not None]
         also = f" Further results: {', '.join(others)}." if others else ""
-        return Advice(f"{checked}.{also}", f"{checked}.", f"Call {fetch}.", never)
-    done = f'{checked}: "{label_of(operation)}"{_named(operation.provider_job, operation)}.'
-    return Advice(done, f"{checked}.", "Go on.", never)
+        return Advice(f"{checked}.{part}{also}", f"{checked}.{part}", f"Call {fetch}.", never)
+    named = _named(operation.provider_job, operation)
+    done = f'{checked}: "{label_of(operation)}"{named}.{part}'
+    do = "Tell the user that it is not all." if partly else "Go on."
+    return Advice(done, f"{checked}.{part}", do, never)
 
 
 def _call_done(operation: Operation) -> Advice:

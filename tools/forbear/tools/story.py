@@ -536,7 +536,8 @@ def _ended(scene: Scene, state: str) -> str:
     detail = [_word(failure.get("code")), clip(str(failure.get("message") or ""), 120)]
     told = ", ".join(part for part in detail if part)
     if state == State.SUCCEEDED and scene.kind is Kind.JOB and scene.code is not Code.DECIDED:
-        return "all required fields present: succeeded"
+        part = " in part" if scene.body.get("partial") else ""
+        return f"all required fields present: succeeded{part}"
     return f"{state}{f' ({told})' if told else ''}"
 
 
