@@ -7,6 +7,7 @@ cannot be used or a key is missing.
 from __future__ import annotations
 
 import errno
+import inspect
 import os
 import sys
 from collections.abc import Sequence
@@ -68,6 +69,19 @@ keys.register(app)
 backup.register(app)
 adopting.register(app)
 stats.register(app)
+
+
+def _flowing(group: typer.Typer) -> None:
+    """Let the paragraphs of each help run to the width of the terminal, not of the source."""
+    for one in group.registered_commands:
+        paragraphs = (inspect.getdoc(one.callback) or "").split("\n\n")
+        one.help = one.help or "\n\n".join(" ".join(each.split()) for each in paragraphs)
+    for inner in group.registered_groups:
+        if inner.typer_instance is not None:
+            _flowing(inner.typer_instance)
+
+
+_flowing(app)
 
 
 def main() -> None:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from forbear.server.config import Settings
 
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what it would do.")]
-Yes = Annotated[bool, typer.Option("--yes", help="Do not ask (needs the token).")]
+Yes = Annotated[bool, typer.Option("--yes", help="Do not ask; needs the operator token.")]
 
 
 def by(path: Path) -> dict[str, object]:

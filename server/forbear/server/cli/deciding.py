@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 NOTHING = "Nothing was decided."
 
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what it would do.")]
-Yes = Annotated[bool, typer.Option("--yes", help="Do not ask (needs the token).")]
+Yes = Annotated[bool, typer.Option("--yes", help="Do not ask; needs the operator token.")]
 Comment = Annotated[str | None, typer.Option(help="Kept with the decision.")]
 
 

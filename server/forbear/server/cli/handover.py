@@ -26,7 +26,9 @@ def register(app: typer.Typer) -> None:
 
 def handover(
     name: Annotated[str, typer.Argument(help="As config.toml names it under `handover`.")],
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask (needs the token).")] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Do not ask; needs the operator token.")
+    ] = False,
 ) -> None:
     """Make the token of a workflow that may decide what its list holds, and print it once."""
     home = settings()
