@@ -42,6 +42,8 @@ class Asked:
     evidence: str = ""
     """The page that says that asking changes nothing."""
     why: str = ""
+    guessed: bool = False
+    """Whether a person must see to it that the address is right."""
 
     @property
     def address(self) -> str:
@@ -144,7 +146,7 @@ class Draft:
             for key, told in (("id", job.id), ("state", job.state)):
                 if told is not None and not told.value:
                     yield f"{place}.{key}: {told.why}"
-            if job.status.why:
+            if job.status.guessed:
                 yield f"{place}.status: {job.status.why}"
             yield f"{place}: correct usual and deadline; they are placeholders"
         for call in self.calls:

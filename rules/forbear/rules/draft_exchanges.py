@@ -315,7 +315,7 @@ class _Job:
         if self.later is None:
             path = "/" + "/".join(path_of(self.first.sent.segments[self.length :], self.arguments))
             why = "a guess by the usual shape of addresses: correct it"
-            return Asked("GET", f"{path.rstrip('/')}/{{id}}", why=why)
+            return Asked("GET", f"{path.rstrip('/')}/{{id}}", why=why, guessed=True)
         sent = self.later.sent
         known = self._id_text
         segments = path_of(sent.segments[self.length :], self.arguments, known)

@@ -19,6 +19,7 @@ LONGEST_ARGUMENT = 1_000
 _VERSION = re.compile(r"(api|rest|v\d+([._]\d+)*((alpha|beta)\d*)?|\d{4}-\d\d(-\d\d)?)", re.I)
 _PLACEHOLDER = re.compile(
     r"\{\{?(\w[\w.-]*)\}?\}|:([A-Za-z_]\w*)|<([\w -]+)>|\$\{?([A-Za-z_]\w*)\}?"
+    r"|([A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+|OWNER|REPO|ORG|USERNAME|NAME|ID|UUID)"
 )
 _PLURALS = (("ies", "y"), ("sses", "ss"), ("ches", "ch"), ("shes", "sh"), ("xes", "x"), ("s", ""))
 _KEPT = frozenset({"status", "news", "series", "analysis", "address", "access", "process", "s3"})

@@ -220,6 +220,7 @@ def job_id(
     `known` says whether a value turned up again: in a later request or answer.
     """
     nouns = ("job", "task", "run", "operation", "request", "batch", action)
+    names = ["id", *(f"{noun}_id" for noun in nouns), "uuid", "guid", "key", "name", *nouns]
 
     def rank(one: Field) -> tuple[int, ...] | None:
         if one.kind not in ("text", "number") or names_a_secret(one.steps[-1]):
@@ -228,7 +229,6 @@ def job_id(
         if one.values and (not texts or any(not _like_an_id(text) for text in texts)):
             return None
         again = bool(texts) and all(map(known, texts))
-        names = ["id", *(f"{noun}_id" for noun in nouns), "uuid", "guid", "key", "name", *nouns]
         if one.name in names:
             place = names.index(one.name)
         elif one.name.endswith("_id") or again:
@@ -242,7 +242,9 @@ def job_id(
     best = _best(found, rank)
     if best is None:
         return None
-    one, others = best
+    one = best[0]
+    named = {each.pointer for each in found if each.name in names or each.name.endswith("_id")}
+    others = tuple(pointer for pointer in best[1] if pointer in named)
     texts = [text for value in one.values if (text := text_of(value))]
     again = bool(texts) and all(map(known, texts))
     return Proposal(one, "its value turns up again later" if again else "by its name", others)

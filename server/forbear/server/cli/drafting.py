@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -142,6 +143,8 @@ def _line(given: str) -> str:
     from forbear.rules.curl import LONGEST
     from forbear.server.documents import read
 
+    if sys.stdin.isatty():
+        remark("Paste the curl line, then press Enter and Ctrl-D.")
     return read("-", LONGEST * 4).decode("utf-8", "replace")
 
 
@@ -149,6 +152,8 @@ def _received(name: str) -> Received:
     from forbear.rules.exchanges import LARGEST, Unusable, received
     from forbear.server.documents import read
 
+    if name == "-" and sys.stdin.isatty():
+        remark("Paste the answer, then press Enter and Ctrl-D.")
     try:
         return received(read(name, LARGEST))
     except Unusable as error:
