@@ -236,6 +236,11 @@ def test_a_secret_that_stands_where_it_must_be_written_stops_the_draft() -> None
     assert "abcdefgh" not in str(refused.value)
 
 
+def test_a_secret_among_the_state_words_is_not_listed() -> None:
+    made = drafted(ACCEPTED, RUNNING, {"job_id": "exp_71c", "state": "sk-live-123456"})
+    assert made.draft.jobs[0].words == ("queued", "running")
+
+
 def test_a_secret_in_an_argument_is_not_among_its_samples() -> None:
     made = drafted(curl="curl 'https://x.example/a?say=my-hidden-key' -H 'X-Api-Key: hidden-key'")
     assert made.samples == {"say": None}

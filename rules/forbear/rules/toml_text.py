@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from decimal import Decimal
+from math import isfinite
 
 from forbear.rules.inert import inert, spelled
 from forbear.rules.ports import Json, Number
@@ -58,8 +59,10 @@ def value(found: Json) -> str:
             return _number(Decimal(str(found)))
         case str():
             return string(found)
-        case int() | float():
-            return _number(Decimal(repr(found)))
+        case int():
+            return _number(Decimal(found))
+        case float():
+            return _float(found)
         case Decimal():
             return _number(found)
         case _:
@@ -69,11 +72,17 @@ def value(found: Json) -> str:
 def _number(number: Decimal) -> str:
     if not number.is_finite():
         raise ValueError("JSON has no such number")
-    if number == number.to_integral_value():
-        if not -_LARGEST <= number < _LARGEST:
-            raise ValueError("the number is too large")
-        return str(int(number))
-    return repr(float(number))
+    if number != number.to_integral_value():
+        return _float(float(number))
+    if not -_LARGEST <= number < _LARGEST:
+        raise ValueError("the number is too large")
+    return str(int(number))
+
+
+def _float(number: float) -> str:
+    if not isfinite(number):
+        raise ValueError("JSON has no such number")
+    return repr(number)
 
 
 def comment(text: str, longest: int = 200) -> str:
