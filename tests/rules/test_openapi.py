@@ -101,8 +101,10 @@ def test_a_submission_and_the_read_of_its_path_with_an_id_are_a_job() -> None:
 
 
 def test_a_read_without_words_for_a_state_makes_no_job() -> None:
-    made = document(components={"schemas": {"Run": {"properties": {"id": {"type": "string"}}}}})
-    assert pairs(read(made)) == ()
+    for state in ({}, {"state": {"type": "string"}}, {"state": {"enum": ["on"]}}):
+        run = {"properties": {"id": {"type": "string"}, **state}}
+        made = document(components={"schemas": {"Run": run}})
+        assert pairs(read(made)) == ()
     assert "calls" in tomllib.loads(drafted(made))
 
 

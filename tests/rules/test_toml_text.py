@@ -70,5 +70,5 @@ def test_numbers_are_exact_and_null_is_left_out(value: Any, written: str) -> Non
 
 @pytest.mark.parametrize("value", [None, Number("1e300"), 2**63, Decimal("inf"), float("nan")])
 def test_what_toml_cannot_hold_is_refused(value: Any) -> None:
-    with pytest.raises(ValueError, match="no null|too large|no such number"):
+    with pytest.raises(ValueError, match=r"no null|too large|no such number"):
         toml.value(value)
