@@ -11,7 +11,7 @@ import asyncio
 import inspect
 import sys
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -19,6 +19,7 @@ from typing import Any
 import typer
 from docs import lifecycle_picture
 from mcp import Client
+from tests.contracts.library import NAMES, contract_of, text_of
 from tests.rules.operations import JOB, waiting
 from tests.tools.desk import MemoryDesk
 
@@ -34,6 +35,7 @@ from forbear.server.cli import app as commands
 from forbear.server.cli.terminal import EXIT_CODES
 from forbear.server.config import Settings
 from forbear.server.http import table as http
+from forbear.server.providers import asked_of_account
 from forbear.tools.answers import operation_schema
 from forbear.tools.surface import build
 from forbear.tools.texts import REASONS
@@ -50,6 +52,7 @@ def pages() -> dict[str, str]:
         "reference/tools.md": tools(),
         "reference/reasons.md": reasons(),
         "reference/contract-keys.md": contract_keys(),
+        "reference/providers.md": providers(),
         "reference/commands.md": command_line(),
         "reference/configuration.md": configuration(),
         "reference/metrics.md": metrics(),
@@ -63,7 +66,7 @@ def page(title: str, *parts: str) -> str:
     return "\n\n".join([f"# {title}", MADE, *parts]) + "\n"
 
 
-def grid(head: Sequence[str], rows: Iterator[Sequence[str]] | Sequence[Sequence[str]]) -> str:
+def grid(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A table; a bar in a cell is written so that it does not end the cell."""
     lines = [head, ["---"] * len(head), *rows]
     return "\n".join(
@@ -350,6 +353,35 @@ def _either(kinds: Sequence[str]) -> str:
     several = [one for one in told if f"list of: {one}" in told]
     kept = [one for one in told if one.removeprefix("list of: ") not in several or one in several]
     return " or ".join(f"{one}, or several" if one in several else one for one in kept)
+
+
+# --- shipped contracts ----------------------------------------------------------------------
+
+
+def providers() -> str:
+    parts = [
+        f"{len(NAMES)} contracts come with Forbear. `forbear contract add NAME` switches one on: "
+        "it writes a short file that uses it, names where the key is, and takes what is yours of the "
+        "account (`KEY=VALUE`). An update of Forbear updates what the file uses.",
+        "Each was compared with the provider's documentation on the day that is given, and says in "
+        "its first lines from which pages, and what stayed unsure. None was run against the real "
+        "provider here.",
+        grid(["name", "provider", "jobs", "calls", "of the account", "checked"], map(_one, NAMES)),
+    ]
+    return page("Shipped contracts", *parts)
+
+
+def _one(name: str) -> list[str]:
+    contract = contract_of(name)
+    title = f"[{contract.title}]({contract.docs})" if contract.docs else str(contract.title)
+    return [
+        f"`{name}`",
+        title,
+        code(*contract.jobs),
+        code(*contract.calls),
+        code(*asked_of_account(text_of(name))),
+        str(contract.checked or ""),
+    ]
 
 
 # --- command line ---------------------------------------------------------------------------
