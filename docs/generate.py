@@ -361,8 +361,8 @@ def _either(kinds: Sequence[str]) -> str:
 def providers() -> str:
     parts = [
         f"{len(NAMES)} contracts come with Forbear. `forbear contract add NAME` switches one on: "
-        "it writes a short file that uses it, names where the key is, and takes what is yours of the "
-        "account (`KEY=VALUE`). An update of Forbear updates what the file uses.",
+        "it writes a short file that uses it, names where the key is, and takes what is yours of "
+        "the account (`KEY=VALUE`). An update of Forbear updates what the file uses.",
         "Each was compared with the provider's documentation on the day that is given, and says in "
         "its first lines from which pages, and what stayed unsure. None was run against the real "
         "provider here.",
