@@ -154,6 +154,14 @@ def test_parameters_become_arguments_with_their_schemas() -> None:
     assert set(held["input"]["properties"]) == {"a_b", "thing", "dry"}
 
 
+def test_a_member_that_is_named_like_a_key_is_told_and_an_optional_one_left_out() -> None:
+    members = {name: {"type": "string"} for name in ("name", "secret", "token")}
+    schema = {"type": "object", "required": ["name", "secret"], "properties": members}
+    made = one_call(requestBody={"content": {"application/json": {"schema": schema}}})
+    assert set(call(made)["body"]) == {"name", "secret"}
+    assert "takes secret from the agent" in drafted(made)
+
+
 @pytest.mark.parametrize(
     ("security", "auth"),
     [

@@ -183,6 +183,13 @@ def test_a_file_of_another_name_says_whose_provider_it_is(home: Path, run: Run) 
     assert tomllib.loads(out.read_text(encoding="utf-8"))["provider"] == "other"
 
 
+def test_a_provider_that_is_shipped_is_told(home: Path, run: Run) -> None:
+    assert (
+        "forbear contract add replicate"
+        in run("contract", "new", "replicate", "--from-curl", CURL).out
+    )
+
+
 def test_a_write_that_may_be_a_job_says_what_is_missing(home: Path, run: Run) -> None:
     ran = run("contract", "new", "other", "--from-curl", CURL)
     assert "call export, drafted from a curl line" in ran.out

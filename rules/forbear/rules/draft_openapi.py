@@ -347,6 +347,11 @@ class _Made:
         if not properties:
             made = self.input.schema(schema)
             return self.arguments.of("body", None, made or {}, required=required), {}
+        for name in sorted(one for one in needed & properties.keys() if names_a_secret(one)):
+            self.remarks.append(
+                f"{operation.line} takes {plain(name, 40)} from the agent: if it is your key, "
+                "take it out and name it in auth"
+            )
         return {
             name: self.arguments.of(name, None, self.input.schema(one), required=name in needed)
             for name, one in properties.items()

@@ -393,6 +393,8 @@ def _write(path: Path, text: str) -> None:
 
 def _deliver(found: Draft, text: str, path: Path | None, attempt: str) -> None:
     """Write or print the file, and say what is left and what comes next."""
+    from forbear.server.providers import shipped_names
+
     if path is None:
         say(text.removesuffix("\n"))
         return
@@ -411,6 +413,9 @@ def _deliver(found: Draft, text: str, path: Path | None, attempt: str) -> None:
         say("No key is in the file. Put it where your processes see it:")
         for variable, what in found.variables.items():
             say(f"  export {variable}='…'    # {what}")
+    if found.provider in shipped_names():
+        say()
+        say(f"A contract for it comes with Forbear too: forbear contract add {found.provider}")
     say()
     say("Next:")
     where = shlex.quote(str(path))
