@@ -48,6 +48,8 @@ def test_basic_takes_references_and_literals() -> None:
     [(name, value)] = basic.headers()
     assert name == "Authorization"
     assert base64.b64decode(value.removeprefix("Basic ")) == b"ann:x"
+    [(_, value)] = resolved(Auth("basic", user="env:K"), K=SECRET).headers()
+    assert base64.b64decode(value.removeprefix("Basic ")) == f"{SECRET}:".encode()
 
 
 def test_a_secret_is_never_shown() -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from decimal import Decimal
 
 from forbear.rules.contract import Contract, ContractError
@@ -42,6 +43,38 @@ def parse(
     `file` is its path: errors name it, and its stem is the provider's name unless the file states
     another. The same text always gives an equal contract.
     """
+    found = _read(text, file, library)
+    if not isinstance(found, _Tables):
+        return found
+    section = found.root.read(_READ, found.raw)
+    made = contract(section, found.raw, file, digest(found.texts), lambda path: found.at(path)[1])
+    return found.report.errors or made
+
+
+def tables(text: str, file: str, library: Library = _no_library) -> Raw | tuple[ContractError, ...]:
+    """The tables of a file in the long forms, those of the shipped contract that it uses included.
+
+    What a changed copy is made of. Numbers with a point are `Decimal`.
+    """
+    found = _read(text, file, library)
+    return found if not isinstance(found, _Tables) else found.report.errors or found.raw
+
+
+@dataclass(frozen=True, slots=True)
+class _Tables:
+    """A file on its way: its tables with short forms written out and `use` resolved."""
+
+    raw: Raw
+    root: Place
+    report: Report
+    origins: list[Origin]
+    texts: list[str]
+
+    def at(self, path: Path) -> tuple[str, int, Path]:
+        return _locate(self.origins, path)
+
+
+def _read(text: str, file: str, library: Library) -> _Tables | tuple[ContractError, ...]:
     loaded = _load(text, file)
     if isinstance(loaded, ContractError):
         return (loaded,)
@@ -62,9 +95,7 @@ def parse(
             return report.errors
         texts.append(shipped[1])
         raw = _with_account(_adapted(raw, shipped[0], root), root, stated="account" in loaded)
-    section = root.read(_READ, raw)
-    made = contract(section, raw, file, digest(texts), lambda path: _locate(origins, path)[1])
-    return report.errors or made
+    return _Tables(raw, root, report, origins, texts)
 
 
 def parse_all(

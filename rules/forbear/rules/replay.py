@@ -52,11 +52,25 @@ def conclude(
 
 
 def signal_of(
-    contract: Contract, on: str, http: int, headers: Iterable[tuple[str, str]], body: bytes
+    contract: Contract,
+    on: str,
+    http: int,
+    headers: Iterable[tuple[str, str]],
+    body: bytes,
+    facts: Facts | None = None,
 ) -> Signal:
-    """Everything that is read in one answer to the request `on`; as `conclude`."""
+    """Everything that is read in one answer to the request `on`; as `conclude`.
+
+    With `facts` of an operation, what it knows is compared too, at the usual age.
+    """
     action, request = _find(contract, on)
-    return _read(contract, action, request, _reply(contract, http, headers, body), _AGES[0])
+    reply = _reply(contract, http, headers, body)
+    if facts is None:
+        return _read(contract, action, request, reply, _AGES[0])
+    submitted = facts.submitted_at
+    now = _NOW if submitted is None else submitted + _AGES[0]
+    timed = replace(reply, started_at=now, ended_at=now)
+    return read(timed, contract, action, request, facts, now)
 
 
 def word(signal: Signal) -> str:

@@ -250,7 +250,12 @@ class Credentials:
         user = self._read(auth.user, auth.exec or (), literal=True)
         if isinstance(user, MissingCredential):
             return user
-        password = self._read(auth.password, auth.exec or (), literal=True)
+        # A user alone is itself the secret, and its password empty.
+        password = (
+            _Secret("", "", "", referred=False)
+            if auth.password is None
+            else self._read(auth.password, auth.exec or (), literal=True)
+        )
         if isinstance(password, MissingCredential):
             return password
         if ":" in user.value:

@@ -18,106 +18,30 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gzip
-import json
-import socket
-import ssl
-import struct
 import sys
-from collections import Counter, defaultdict, deque
-from collections.abc import Mapping, Sequence
+from collections import defaultdict, deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Self
-from urllib.parse import parse_qsl, urlsplit
 
-Json = Any
-"""What `json` takes and gives."""
+from forbear.server.listener import Answer, Arrival, Drop, Json, Listener, Raw, Step
+
+__all__ = [
+    "ON_CONNECT",
+    "Answer",
+    "Arrival",
+    "Drop",
+    "Effect",
+    "FakeProvider",
+    "Json",
+    "Raw",
+    "Step",
+    "gzip_bomb",
+    "huge_head",
+    "retry_after",
+]
+
 ON_CONNECT = "CONNECT"
 """The route whose script is played when a connection is accepted, before anything is read."""
-
-
-@dataclass(frozen=True, slots=True)
-class Arrival:
-    """One request as it came in."""
-
-    number: int
-    connection: int
-    method: str
-    path: str
-    """Without the query."""
-    query: Mapping[str, str]
-    headers: Mapping[str, str]
-    """Names in lower case."""
-    body: bytes
-    at: float
-    """Seconds on the event loop's clock."""
-    size: int
-    """Bytes read for it, head and body."""
-
-    def json(self) -> Json:
-        return json.loads(self.body)
-
-
-@dataclass(frozen=True, slots=True)
-class Effect:
-    """Something that was created, once per entry: the truth that duplicates show up in."""
-
-    collection: str
-    id: str
-    key: str | None
-    ref: str | None
-    body: Json
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """An answer, or what is left of it."""
-
-    status: int = 200
-    json: Json = None
-    headers: tuple[tuple[str, str], ...] = ()
-    body: str | bytes = b""
-    framing: Literal["length", "chunked", "close"] = "length"
-    gzip: bool = False
-    interim: int = 0
-    """So many 103 Early Hints first."""
-    drip: Literal["head", "body"] | None = None
-    """From there on one byte per `pace` seconds."""
-    pace: float = 0.02
-    cut_head: int | None = None
-    """Close after so many bytes of the head."""
-    cut_body: int | None = None
-    """Close after so many bytes of the encoded body; the stated length remains."""
-    shorten: int | None = None
-    """Leave bytes of the encoded body out and state the shorter length: a cut nobody announces."""
-    close: bool = False
-    """Close after the whole answer."""
-    gate: str | None = None
-    """Wait for `release(gate)` before the first byte."""
-    effect: bool = False
-    """First do what the request asks, so that this answer hides it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Drop:
-    """No answer: close before reading (`before`), or after the whole request (`after`)."""
-
-    when: Literal["before", "after"] = "after"
-    how: Literal["fin", "rst"] = "fin"
-    effect: bool = False
-    """First do what the request asks: a lost answer."""
-    gate: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Raw:
-    """These bytes, whatever they are."""
-
-    data: str | bytes
-    close: bool = True
-
-
-Step = Answer | Drop | Raw
 
 
 def retry_after(seconds: int | str, status: int = 429) -> Answer:
@@ -132,6 +56,17 @@ def gzip_bomb(size: int = 50_000_000) -> Answer:
 
 def huge_head(fields: int = 2_000, width: int = 100) -> Answer:
     return Answer(json={}, headers=tuple((f"X-Filler-{n}", "x" * width) for n in range(fields)))
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """Something that was created, once per entry: the truth that duplicates show up in."""
+
+    collection: str
+    id: str
+    key: str | None
+    ref: str | None
+    body: Json
 
 
 @dataclass(slots=True)
@@ -157,56 +92,20 @@ class _Item:
 
 
 @dataclass
-class FakeProvider:
-    """One provider on a port of its own. Use it as a context manager, or `start` and `stop`."""
+class FakeProvider(Listener):
+    """One provider on a port of its own."""
 
     honours_keys: bool = True
     """Whether an Idempotency-Key makes a repeated POST return the first outcome."""
     page_size: int = 1_000
     """Items in one page of a list; `next` is the cursor of the page after it."""
-    tls: ssl.SSLContext | None = None
-    host: str = "127.0.0.1"
-    port: int = 0
-    arrivals: list[Arrival] = field(default_factory=list[Arrival])
     effects: list[Effect] = field(default_factory=list[Effect])
-    connections: int = 0
-    bytes_read: Counter[int] = field(default_factory=Counter[int])
-    """By connection, whether or not they made up a request."""
-    most_open: int = 0
-    """Requests that were without a whole answer at the same time, at the most."""
 
     def __post_init__(self) -> None:
-        self._server: asyncio.Server | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
+        super().__post_init__()
         self._scripts: defaultdict[str, deque[Step]] = defaultdict(deque)
-        self._gates: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)
-        self._arrived = asyncio.Event()
-        self._open = 0
         self._planned: defaultdict[str, deque[_Item]] = defaultdict(deque)
         self._items: dict[tuple[str, str], _Item] = {}
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(self, *error: object) -> None:
-        await self.stop()
-
-    async def start(self) -> None:
-        self._server = await asyncio.start_server(self._serve, self.host, self.port, ssl=self.tls)
-        self.port = self._server.sockets[0].getsockname()[1]
-
-    async def stop(self) -> None:
-        """Close the port and every connection."""
-        if self._server is not None:
-            self._server.close()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-
-    @property
-    def base_url(self) -> str:
-        return f"{'https' if self.tls else 'http'}://{self.host}:{self.port}"
 
     # --- for tests and demonstrations -----------------------------------------------------
 
@@ -231,10 +130,6 @@ class FakeProvider:
         else:
             self._planned[collection].append(item)
 
-    def release(self, gate: str) -> None:
-        """Let the answers behind this gate go, now and later."""
-        self._gates[gate].set()
-
     def count(self, route: str) -> int:
         """Requests that arrived whole on a route; one that ends in a slash counts what is below."""
         return sum(_matches(route, arrival) for arrival in self.arrivals)
@@ -245,83 +140,13 @@ class FakeProvider:
             self._arrived.clear()
             await self._arrived.wait()
 
-    async def closed(self) -> None:
-        """Wait until every connection that is open now has been closed by either side."""
-        if self._tasks:
-            await asyncio.wait(self._tasks)
+    # --- answers --------------------------------------------------------------------------
 
-    # --- connections ----------------------------------------------------------------------
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._tasks.add(task)
-        self.connections += 1
-        try:
-            await self._converse(self.connections, reader, writer)
-        except (OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
-            pass  # the client left, or `stop` was called
-        finally:
-            writer.close()
-            with contextlib.suppress(OSError):
-                await writer.wait_closed()
-            self._tasks.discard(task)
-
-    async def _converse(
-        self, connection: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> None:
-        if self._scripts[ON_CONNECT]:
-            step = self._scripts[ON_CONNECT].popleft()
-            if not isinstance(step, Drop) or step.when == "before":
-                await self._play(step, None, writer)
-                return
-        while True:
-            arrival = await self._receive(connection, reader)
-            if arrival.path.startswith("/__"):
-                keep = await self._play(self._control(arrival), arrival, writer)
-            else:
-                self.arrivals.append(arrival)
-                self._arrived.set()
-                keep = await self._take(arrival, writer)
-            if not keep:
-                return
-
-    async def _take(self, arrival: Arrival, writer: asyncio.StreamWriter) -> bool:
-        """Carry out the step that an arrival meets, and count it as open meanwhile."""
-        self._open += 1
-        self.most_open = max(self.most_open, self._open)
-        try:
-            return await self._play(self._next(arrival), arrival, writer)
-        finally:
-            self._open -= 1
-
-    async def _receive(self, connection: int, reader: asyncio.StreamReader) -> Arrival:
-        head = await reader.readuntil(b"\r\n\r\n")
-        self.bytes_read[connection] += len(head)
-        first, *lines = head.decode("latin-1").rstrip("\r\n").split("\r\n")
-        method, target, _ = first.split(" ", 2)
-        pairs = (line.partition(":") for line in lines)
-        headers = {name.lower(): value.strip() for name, _, value in pairs}
-        body = bytearray()
-        length = int(headers.get("content-length", "0"))
-        while len(body) < length:
-            part = await reader.read(length - len(body))
-            if not part:
-                raise asyncio.IncompleteReadError(bytes(body), length)
-            self.bytes_read[connection] += len(part)
-            body += part
-        url = urlsplit(target)
-        return Arrival(
-            number=len(self.arrivals) + 1,
-            connection=connection,
-            method=method,
-            path=url.path,
-            query=dict(parse_qsl(url.query, keep_blank_values=True)),
-            headers=headers,
-            body=bytes(body),
-            at=asyncio.get_running_loop().time(),
-            size=len(head) + length,
-        )
+    def _greet(self) -> Step | None:
+        if not self._scripts[ON_CONNECT]:
+            return None
+        step = self._scripts[ON_CONNECT].popleft()
+        return step if not isinstance(step, Drop) or step.when == "before" else None
 
     def _next(self, arrival: Arrival) -> Step:
         routes = sorted((route for route, steps in self._scripts.items() if steps), key=len)
@@ -332,41 +157,6 @@ class FakeProvider:
                     self._behave(arrival)
                 return step
         return self._behave(arrival)
-
-    async def _play(
-        self, step: Step, arrival: Arrival | None, writer: asyncio.StreamWriter
-    ) -> bool:
-        """Carry the step out; whether the connection goes on."""
-        match step:
-            case Drop(how=how, gate=gate):
-                if gate is not None:
-                    await self._gates[gate].wait()
-                if how == "rst":
-                    sock: socket.socket = writer.get_extra_info("socket")
-                    linger = struct.pack("ii", 1, 0)  # close with RST
-                    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
-                    writer.transport.abort()
-                return False
-            case Raw(data=data, close=close):
-                writer.write(_bytes(data))
-                await writer.drain()
-                return not close
-            case Answer():
-                return await self._answer(step, arrival, writer)
-
-    async def _answer(
-        self, step: Answer, arrival: Arrival | None, writer: asyncio.StreamWriter
-    ) -> bool:
-        if step.gate is not None:
-            await self._gates[step.gate].wait()
-        head, body = _render(step, bodiless=arrival is not None and arrival.method == "HEAD")
-        writer.write(b"HTTP/1.1 103 Early Hints\r\nLink: </s>; rel=preload\r\n\r\n" * step.interim)
-        slow_head, slow_body = step.drip == "head", step.drip is not None
-        await _write(writer, head[: step.cut_head], step.pace if slow_head else 0)
-        if step.cut_head is not None:
-            return False
-        await _write(writer, body[: step.cut_body], step.pace if slow_body else 0)
-        return step.cut_body is None and step.framing != "close" and not step.close
 
     # --- behaviour ------------------------------------------------------------------------
 
@@ -459,44 +249,6 @@ def _matches(route: str, arrival: Arrival) -> bool:
     if method != arrival.method:
         return False
     return arrival.path.startswith(path) if path.endswith("/") else arrival.path == path
-
-
-def _bytes(data: str | bytes) -> bytes:
-    return data.encode() if isinstance(data, str) else data
-
-
-def _render(step: Answer, *, bodiless: bool) -> tuple[bytes, bytes]:
-    """Head and encoded, framed body."""
-    body = _bytes(step.body) if step.json is None else json.dumps(step.json).encode()
-    fields = list(step.headers)
-    if step.json is not None:
-        fields.append(("Content-Type", "application/json"))
-    if step.gzip:
-        body = gzip.compress(body)
-        fields.append(("Content-Encoding", "gzip"))
-    if step.shorten is not None:
-        body = body[: max(0, len(body) - step.shorten)]
-    if step.framing == "chunked":
-        fields.append(("Transfer-Encoding", "chunked"))
-        parts = [body[at : at + 4096] for at in range(0, len(body), 4096)]
-        body = b"".join(b"%x\r\n%b\r\n" % (len(part), part) for part in parts) + b"0\r\n\r\n"
-    elif step.framing == "length" and step.status != 204:
-        fields.append(("Content-Length", str(len(body))))
-    if step.close or step.framing == "close":
-        fields.append(("Connection", "close"))
-    lines = [f"HTTP/1.1 {step.status} Status", *(f"{name}: {value}" for name, value in fields)]
-    return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1"), b"" if bodiless else body
-
-
-async def _write(writer: asyncio.StreamWriter, data: bytes, pace: float) -> None:
-    if not pace:
-        writer.write(data)
-        await writer.drain()
-        return
-    for byte in data:
-        writer.write(bytes([byte]))
-        await writer.drain()
-        await asyncio.sleep(pace)
 
 
 def _step(wish: dict[str, Json]) -> Step:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 
 from forbear.rules.contract import ACCOUNT_CHECK, Call
-from forbear.rules.model import Priority, Refusal
+from forbear.rules.model import Operation, Priority, Refusal
 from forbear.rules.ports import Clock, Random
-from forbear.storage.accepting import NotAccepted
+from forbear.storage.accepting import Accepted, NotAccepted
 from forbear.storage.store import Store
 from forbear.storage.transitions import Holding
 from forbear.tools import declined
@@ -56,15 +56,31 @@ class Accounts:
             if accepted and holding is not None and holding.credential not in {None, *accepted}:
                 await self._ask(call, holding)
 
+    async def ask(self, provider: str) -> Operation | Refusal:
+        """Ask whose the credential of a provider is, now, whether or not it is accepted.
+
+        Raises LookupError if its contract has no `[account] check`, StoreError if the store cannot
+        be used.
+        """
+        holding = self._book.holding(provider, ACCOUNT_CHECK)
+        if holding is None or not isinstance(holding.action, Call):
+            raise LookupError(f"the contract of {provider} has no [account] check")
+        outcome = await self._asked(holding.action, holding, None)
+        return outcome if isinstance(outcome, Refusal) else outcome.operation
+
     async def _ask(self, call: Call, holding: Holding) -> None:
         """Store the check; one operation for each credential, however often this is called."""
-        given = Given("whose this credential is", holding.credential, Priority.INTERACTIVE, None)
+        outcome = await self._asked(call, holding, holding.credential)
+        if isinstance(outcome, Refusal):
+            provider = holding.contract.provider
+            _log.warning("the account of %s is not checked: %s", provider, outcome.message)
+
+    async def _asked(self, call: Call, holding: Holding, key: str | None) -> Accepted | Refusal:
+        given = Given("whose this credential is", key, Priority.INTERACTIVE, None)
         drafter = Drafter(self._store.key, self._random, PRINCIPAL, None)
         about = {"credential": holding.credential}
         draft = drafter.call(holding, call, about, call_bounds(call, None, None), given)
         outcome = draft if isinstance(draft, Refusal) else await self._intake.accept(draft, holding)
         if isinstance(outcome, NotAccepted):
             outcome = declined.because(outcome, holding, self._clock.now().wall)
-        if isinstance(outcome, Refusal):
-            provider = holding.contract.provider
-            _log.warning("the account of %s is not checked: %s", provider, outcome.message)
+        return outcome

@@ -15,6 +15,8 @@ from typing import Any
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import SchemaError, UnknownType, ValidationError
 
+from forbear.tools import patterns
+
 Schema = Mapping[str, Any]
 
 DEEPEST = 8
@@ -144,6 +146,9 @@ def _texts(schema: Schema, name: str) -> Iterator[str]:
     yield name.ljust(least, "x")[:most]
     yield from ("2026-11-30", "2026-11", "a" * max(1, least), "A" * max(1, least), "1", "")
     yield from ("0" * max(1, least), "EUR", "example", "https://example.com/")
+    matching = patterns.example(str(schema["pattern"])) if "pattern" in schema else None
+    if matching is not None:
+        yield matching
 
 
 def _sample_object(schema: Schema, root: Schema, depth: int) -> dict[str, Any]:

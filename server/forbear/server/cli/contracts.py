@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from forbear.server.cli import adding, drafting
+from forbear.server.cli import adding, drafting, explaining, online, simulating
 from forbear.server.cli.home import (
     how_to_begin,
     is_new,
@@ -34,6 +34,8 @@ def register(app: typer.Typer) -> None:
     group.command("list")(list_all)
     adding.register(group)
     drafting.register(group)
+    explaining.register(group)
+    simulating.register(group)
     app.add_typer(group, name="contract")
 
 
@@ -49,12 +51,23 @@ def check(
         str | None, typer.Option(metavar="REQUEST", help="Of --sample: jobs.NAME.status, …")
     ] = None,
     http: Annotated[int, typer.Option(min=100, max=599, help="Status of --sample.")] = 200,
+    ask_online: Annotated[
+        bool, typer.Option("--online", help="Ask each provider with one harmless read.")
+    ] = False,
+    account_only: Annotated[
+        bool,
+        typer.Option("--account", help="With --online: the [account] check alone."),
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Check contract files: every mistake with line and fix, what is left open, the examples.
 
-    Exit 1 if a file has mistakes or an example does not come out.
+    With --online the [account] check, or a read that needs no arguments, is sent once, reserved and
+    budgeted like any other request. Exit 1 if a file has mistakes, an example does not come out, or
+    a provider did not answer as it should.
     """
+    if account_only and not ask_online:
+        raise Failure("--account goes with --online: nothing is sent without it.")
     chosen = files or sorted(settings().contracts.glob("*.toml"))
     if not chosen:
         raise Failure(
@@ -65,12 +78,18 @@ def check(
     if sample is not None:
         _show_sample(checked, sample, on, http)
         return
+    asked: list[dict[str, Any]] = []
+    if ask_online:
+        loaded = [contract for told, contract in checked if contract is not None and told["ok"]]
+        asked = online.reached(settings(), loaded, account_only=account_only)
     if as_json:
-        say_json({"files": [one for one, _ in checked]})
+        say_json({"files": [one for one, _ in checked], **({"online": asked} if asked else {})})
     else:
         for one, _ in checked:
             _show(one)
-    if not all(one["ok"] for one, _ in checked):
+        for each in asked:
+            online.show(each)
+    if not all(one["ok"] for one in (*(told for told, _ in checked), *asked)):
         raise typer.Exit(1)
 
 
