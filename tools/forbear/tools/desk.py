@@ -572,6 +572,8 @@ class Desk:
             return self._not_allowed("fetch_result", op, None)
         if op.state is State.SUCCEEDED and "fetch_result" not in action.success.then:
             return self._not_allowed("fetch_result", op, action)
+        if not op.known:
+            return refusals.not_known(op.id)
         there = states.results_of(op, action)
         chosen = name or next(iter((*there, *action.results)))
         if chosen in there:
