@@ -24,7 +24,6 @@ from forbear.server.outlook import (
     Outcome,
     Outlook,
     answered,
-    limited,
 )
 
 
@@ -291,7 +290,7 @@ def _events(outlook: Outlook) -> Iterator[Event]:
     for what, signal in (
         ("refused (422, …)", REFUSED),
         ("401 or 403", denied),
-        ("429 with a Retry-After", limited()),
+        ("429 with a Retry-After", outlook.limited("call" if job is None else "submit")),
         ("503", UNAVAILABLE),
         ("no answer", NO_ANSWER),
         ("could not be sent", NOT_SENT),
@@ -344,7 +343,7 @@ def _of_job(outlook: Outlook, job: Job) -> Iterator[Event]:
     not_found = answered(Meaning.NOT_FOUND, Certainty.NOT_APPLIED, 404)
     for what, signal in (
         ("any other word", answered(Meaning.UNKNOWN_STATE, Certainty.APPLIED, 200)),
-        ("429", limited()),
+        ("429", outlook.limited("status")),
         ("503 or no answer", UNAVAILABLE),
         (f"404 after {duration(VISIBLE_AFTER)}", not_found),
     ):

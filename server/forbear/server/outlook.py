@@ -15,8 +15,9 @@ from forbear.rules.contract import Action, Call, Contract, Job
 from forbear.rules.escalations import Offer, offers
 from forbear.rules.lifecycle import advance
 from forbear.rules.model import Certainty, Operation, Priority, Reason, State, Step, WaitingFor
+from forbear.rules.replay import signal_of
 from forbear.rules.retries import RESENT_BY
-from forbear.rules.signals import Meaning, RetryAfter, Signal
+from forbear.rules.signals import Meaning, Signal
 from forbear.rules.verdicts import Verdict, after_attempt
 from forbear.storage.accepting import Draft
 from forbear.storage.transitions import Holding
@@ -26,6 +27,9 @@ from forbear.tools.drafts import Drafter, Given, bounds, call_bounds
 NOW = 1_796_040_000_000
 """When the imagined operation was sent; nothing depends on it."""
 MIDDLE = 0.5
+
+TOO_MANY = b'{"error": "too many requests"}'
+"""What a 429 says, where no contract has an example of one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +101,12 @@ class Outlook:
             waiting_for=WaitingFor.PROVIDER,
         )
 
+    def limited(self, request: str) -> Signal:
+        """What a 429 with a Retry-After to a request (`submit`, `status`, `call`) means here."""
+        group = "jobs" if isinstance(self.action, Job) else "calls"
+        on = f"{group}.{self.action.name}" + ("" if request == "call" else f".{request}")
+        return signal_of(self.contract, on, 429, (("Retry-After", "1"),), TOO_MANY)
+
     def on_sending(self, signal: Signal) -> Outcome:
         """What follows from an answer to its own request, or from none."""
         return self._after(self.sent(), signal)
@@ -146,14 +156,6 @@ class _Everything(dict[str, str]):
 
 NO_ANSWER = Signal(Meaning.NO_ANSWER, Certainty.MAYBE_APPLIED, fault="closed")
 NOT_SENT = Signal(Meaning.NOT_SENT, Certainty.NOT_SENT, fault="connect")
-
-
-def limited(seconds: int | None = 1) -> Signal:
-    """A 429, with or without a time to wait."""
-    asked = None if seconds is None else RetryAfter(seconds * 1_000)
-    return Signal(
-        Meaning.RATE_LIMITED, Certainty.NOT_APPLIED, status=429, answered=True, retry_after=asked
-    )
 
 
 def answered(meaning: Meaning, certainty: Certainty, status: int) -> Signal:

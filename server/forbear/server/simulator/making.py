@@ -7,12 +7,13 @@ it was meant is ever given out.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from urllib.parse import urlsplit
 
-from forbear.rules.contract import Action, Call, Contract, Job, Lookup, Paging, Row
+from forbear.rules.contract import Action, Call, Contract, Header, Job, Lookup, Paging, Row
 from forbear.rules.facts import Facts
 from forbear.rules.model import JobClass
 from forbear.rules.ports import Json
@@ -21,6 +22,7 @@ from forbear.rules.replay import signal_of, word
 from forbear.rules.signals import Meaning, Signal
 from forbear.rules.values import elements, members
 from forbear.server.listener import Answer
+from forbear.server.outlook import TOO_MANY
 from forbear.server.simulator import places
 from forbear.server.simulator.drafts import (
     ABSENT,
@@ -38,7 +40,7 @@ _ADDRESS = re.compile(r"https?://[^/?#\s]*")
 PAGES = 2
 """Pages of a list, where the contract reads several."""
 PER_PAGE = 2
-RETRY_AFTER = "1"
+RETRY_AFTER = (("Retry-After", "1"),)
 REFUSALS = (422, 400, 409, 404, 403)
 """Status codes of a refusal, the plainest first."""
 
@@ -227,11 +229,14 @@ class Maker:
     # --- what goes wrong ------------------------------------------------------------------
 
     def limited(self, route: Route) -> Answer:
-        """A 429, with a time to wait."""
-        told = Base(429, (("Retry-After", RETRY_AFTER),), {"error": "too many requests"})
-        made = self._make(route, _NOBODY, _means(Meaning.RATE_LIMITED), (), [told])
-        others = tuple(pair for pair in made.headers if pair[0].lower() != "retry-after")
-        return replace(made, headers=(*others, ("Retry-After", RETRY_AFTER)))
+        """A 429 with a time to wait, or what else the contract takes for a limit."""
+        wanted = _means(Meaning.RATE_LIMITED, Meaning.QUOTA_EXHAUSTED)
+        told = Base(429, RETRY_AFTER, json.loads(TOO_MANY))
+        try:
+            return self._make(route, _NOBODY, replace(wanted, examples=()), (), [told])
+        except Cannot:
+            waits = Setting(Header("Retry-After"), RETRY_AFTER[0][1])
+            return self._make(route, _NOBODY, wanted, [waits], [told])
 
     def unavailable(self, route: Route) -> Answer:
         """A 503."""

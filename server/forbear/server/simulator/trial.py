@@ -29,7 +29,7 @@ from forbear.rules.signals import Signal
 from forbear.server.app import App, running
 from forbear.server.cli.wanted import Wanted
 from forbear.server.config import Settings
-from forbear.server.outlook import NO_ANSWER, REFUSED, Outlook, limited
+from forbear.server.outlook import NO_ANSWER, REFUSED, Outlook
 from forbear.server.simulator import faults, homes
 from forbear.server.simulator.copies import TESTING
 from forbear.server.simulator.making import pages_of
@@ -109,9 +109,11 @@ def scenarios(contract: Contract, action: Action) -> Iterator[Scenario]:
     name = "submit" if isinstance(action, Job) else "call"
     refused = outlook.on_sending(REFUSED)
     yield Scenario("refused", (f"{name}:refused",), refused.state, refused.reason, 1, none)
-    yield _after(outlook, "429", f"{name}:429", limited(), read=read, applied=False)
+    yield _after(outlook, "429", f"{name}:429", outlook.limited(name), read=read, applied=False)
     if isinstance(action, Job):
-        yield Scenario("429 on a check", ("status:429",), State.SUCCEEDED, None, 1, one)
+        limited = outlook.on_status(outlook.limited("status"))
+        ends = State.SUCCEEDED if limited.state is State.WAITING else limited.state
+        yield Scenario("429 on a check", ("status:429",), ends, limited.reason, 1, one)
     yield _after(outlook, "answer lost", f"{name}:lost", NO_ANSWER, read=read, applied=True)
     if isinstance(action, Job) and not _waits_for_anything(action):
         yield Scenario(
