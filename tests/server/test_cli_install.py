@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import plistlib
@@ -15,6 +16,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from mcp import Client, StdioServerParameters, stdio_client
 from tests.server.commanding import Ran, Run, child_environment
 
 from forbear.server.service import MARK, service
@@ -62,13 +64,6 @@ def test_a_client_gets_an_entry_that_starts_this_program_on_this_home(
     [(_, servers)] = read(file).items()
     assert isinstance(servers, dict)
     entry = servers["forbear"]
-    started = subprocess.run(
-        [entry["command"], *entry["args"], "--help"],
-        env=child_environment(),
-        capture_output=True,
-        check=False,
-    )
-    assert started.returncode == 0
     assert Path(entry["command"]).is_absolute()
     assert entry["args"][-1] == "serve"
     assert entry["env"]["FORBEAR_HOME"] == str(home)
@@ -81,6 +76,23 @@ def test_a_client_gets_an_entry_that_starts_this_program_on_this_home(
     assert (undone.code, file.exists()) == (0, False)
     assert not (home / "installed.json").exists()
     assert "has no entry of Forbear" in run("install", client, "--undo").out
+
+
+def test_what_is_written_starts_a_server_that_a_client_speaks_with(
+    user: Path, home: Path, run: Run
+) -> None:
+    run("install", "vscode")
+    servers = json.loads((user / FILES["vscode"]).read_text())["servers"]
+    entry = servers["forbear"]
+
+    async def offered() -> str:
+        env = child_environment() | entry["env"]
+        parameters = StdioServerParameters(command=entry["command"], args=entry["args"], env=env)
+        async with Client(stdio_client(parameters)) as client:
+            answer = await client.call_tool("list_actions", {})
+            return json.dumps(answer.structured_content)
+
+    assert "export" in asyncio.run(offered())
 
 
 def test_the_list_says_what_each_client_has(user: Path, home: Path, run: Run) -> None:
@@ -217,6 +229,20 @@ def test_a_file_that_cannot_be_written_is_left_as_it_is_and_says_why(
     assert why in refused.err
     assert "It was left as it is" in refused.err
     assert changes(file) == before
+    assert [one.name for one in file.parent.iterdir()] == ["mcp.json"]
+
+
+def test_nothing_is_put_in_that_could_not_be_taken_out(
+    user: Path, home: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = user / FILES["cursor"]
+    file.write_text(OTHER)
+    (user / "file").touch()
+    monkeypatch.setenv("FORBEAR_HOME", str(user / "file" / "home"))
+    refused = run("install", "cursor")
+    assert refused.code == 1
+    assert "which cannot be written (Not a directory)" in refused.err
+    assert file.read_text() == OTHER
     assert [one.name for one in file.parent.iterdir()] == ["mcp.json"]
 
 

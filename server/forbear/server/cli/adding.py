@@ -27,7 +27,12 @@ def register(group: typer.Typer) -> None:
 
 def add(
     name: Annotated[
-        str | None, typer.Argument(metavar="NAME", help="Default: lists the shipped contracts.")
+        str | None,
+        typer.Argument(
+            metavar="NAME",
+            help="Default: lists the shipped contracts.",
+            autocompletion=lambda incomplete: _names(incomplete),
+        ),
     ] = None,
     values: Annotated[
         list[str] | None,
@@ -53,6 +58,12 @@ def add(
         say_json(told)
         return
     show(told)
+
+
+def _names(incomplete: str) -> list[str]:
+    from forbear.server.providers import shipped_names
+
+    return [name for name in shipped_names() if name.startswith(incomplete)]
 
 
 def added(

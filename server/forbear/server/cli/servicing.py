@@ -67,13 +67,15 @@ def set_up(home: Settings, *, force: bool = False) -> None:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         if there.content != service.text.encode():
             foreign = there.content is not None and MARK not in there.text
-            there.write(service.text, copy=foreign)
+            if foreign:
+                there.copied()
+            there.write(service.text)
         say(f"{service.manager} has the worker now: {service.file}", "green")
         names = needed(home)
         if service.variables is not None:
             keys = File.of(service.variables)
             if keys.content is None:
-                keys.write(variables(names), copy=False)
+                keys.write(variables(names))
             unset = [name for name in names if not _states(keys.text, name)]
             if unset:
                 say(f"  keys     write {', '.join(unset)} into {service.variables}")

@@ -44,35 +44,42 @@ class File:
         except UnicodeDecodeError as error:
             raise Unfit("is not UTF-8 text") from error
 
-    def write(self, text: str, *, copy: bool) -> Path | None:
-        """Replace the content; the path of the copy of what was there, if one was asked for.
+    def write(self, text: str) -> None:
+        """Replace the content; the file keeps its mode.
 
-        The file keeps its mode. Raises Unfit if it cannot be, or was changed since it was read.
+        Raises Unfit if it cannot be, or was changed since it was read.
         """
-        mode = 0o600
-        if self.content is not None:
-            status = self.path.stat()
-            mode = stat.S_IMODE(status.st_mode)
-            if not mode & 0o200 or not os.access(self.path, os.W_OK):
-                raise Unfit("is read-only")
         try:
-            kept = self._copied(mode) if copy and self.content is not None else None
-            self._replaced(text.encode(), mode)
+            self._replaced(text.encode(), self._mode())
         except OSError as error:
             raise Unfit(f"cannot be written ({error.strerror})") from error
-        return kept
 
-    def _copied(self, mode: int) -> Path:
-        assert self.content is not None
+    def copied(self) -> Path | None:
+        """A copy of the content beside the file; None where there is no file. Raises Unfit."""
+        if self.content is None:
+            return None
+        mode = self._mode()
         for number in count(1):
             suffix = ".forbear-backup" + (f"-{number}" if number > 1 else "")
             path = self.path.with_name(self.path.name + suffix)
-            with suppress(FileExistsError):
+            try:
                 descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
-                with os.fdopen(descriptor, "wb") as file:
-                    file.write(self.content)
-                return path
+            except FileExistsError:
+                continue
+            except OSError as error:
+                raise Unfit(f"cannot be copied beside itself ({error.strerror})") from error
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(self.content)
+            return path
         raise AssertionError
+
+    def _mode(self) -> int:
+        if self.content is None:
+            return 0o600
+        mode = stat.S_IMODE(self.path.stat().st_mode)
+        if not mode & 0o200 or not os.access(self.path, os.W_OK):
+            raise Unfit("is read-only")
+        return mode
 
     def _replaced(self, content: bytes, mode: int) -> None:
         descriptor, name = tempfile.mkstemp(dir=self.path.parent, prefix=f".{self.path.name}.")

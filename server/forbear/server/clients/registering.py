@@ -101,17 +101,25 @@ def register(
         return Done(read.path, False)
     edit = client.notation.put(read.text, client.table, NAME, entry)
     folder = _folder_made(read.path.parent)
-    copy = read.write(edit.text, copy=True)
+    copy = read.copied()
     traces = _traces(home)
     before = traces.get(str(read.path))
-    traces[str(read.path)] = _Trace(
+    trace = _Trace(
         read.content is None or (before is not None and before.made),
         client.table not in data or (before is not None and before.table),
         edit.added,
         folder or (before.folder if before is not None else None),
         None if copy is None else str(copy),
     )
-    _keep(home, traces)
+    try:
+        # First, so that whatever is put in can be taken out.
+        _keep(home, {**traces, str(read.path): trace})
+        read.write(edit.text)
+    except Unfit:
+        with suppress(Unfit):
+            _keep(home, traces)
+        _clear(copy, folder)
+        raise
     return Done(read.path, True, copy=copy)
 
 
@@ -143,7 +151,7 @@ def unregister(
         except OSError as error:
             raise Unfit(f"cannot be removed ({error.strerror})") from error
     else:
-        read.write(text, copy=False)
+        read.write(text)
     if trace is not None:
         _tidy(trace, text)
         _keep(home, traces)
@@ -172,14 +180,20 @@ def _without(client: Client, text: str, trace: _Trace | None) -> str:
 
 def _tidy(trace: _Trace, text: str) -> None:
     """Remove our copy if the file is what it was before, and the folder made for the file."""
-    if trace.copy is not None:
-        copy = Path(trace.copy)
-        with suppress(OSError):
-            if copy.read_bytes() == text.encode():
-                copy.unlink()
-    if trace.folder is not None:
-        with suppress(OSError):  # others use it
-            Path(trace.folder).rmdir()
+    copy = None if trace.copy is None else Path(trace.copy)
+    with suppress(OSError):
+        same = copy is not None and copy.read_bytes() == text.encode()
+        _clear(copy if same else None, trace.folder)
+
+
+def _clear(copy: Path | None, folder: str | None) -> None:
+    """Remove a copy, and a folder if it is empty."""
+    with suppress(OSError):
+        if copy is not None:
+            copy.unlink()
+    with suppress(OSError):
+        if folder is not None:
+            Path(folder).rmdir()
 
 
 def _folder_made(folder: Path) -> str | None:
@@ -210,8 +224,9 @@ def _keep(home: Path, traces: Mapping[str, _Trace]) -> None:
         record = File.of(home / RECORD)
         if traces:
             told = {file: asdict(trace) for file, trace in traces.items()}
-            record.write(json.dumps(told, indent=2, ensure_ascii=False) + "\n", copy=False)
+            record.write(json.dumps(told, indent=2, ensure_ascii=False) + "\n")
         elif record.content is not None:
             record.path.unlink()
-    except OSError as error:
-        raise Unfit(f"is done, but {home} cannot be written ({error.strerror})") from error
+    except (OSError, Unfit) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        raise Unfit(f"needs a note in {home}, which cannot be written ({why})") from error
