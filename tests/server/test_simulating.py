@@ -113,8 +113,9 @@ def simulated(*arguments: str) -> Iterator[Simulation]:
         simulation.until("Ctrl-C ends it")
         yield simulation
     finally:
-        child.kill()
-        child.wait()
+        # It takes its home away with it, if it is asked to end.
+        child.send_signal(signal.SIGINT)
+        child.communicate(timeout=60)
 
 
 def tried(command: list[str], *more: str) -> subprocess.CompletedProcess[str]:

@@ -103,7 +103,9 @@ def simulate(
                 f"--port {port}: {error.strerror}. Leave it out for a free one."
             ) from error
         try:
-            with TemporaryDirectory(prefix="forbear-simulated-") as temporary:
+            with TemporaryDirectory(
+                prefix="forbear-simulated-", ignore_cleanup_errors=True
+            ) as temporary:
                 place = _furnished(source, simulator, home or Path(temporary), real=real_delays)
                 _introduce(source, simulator, place, kept=home is not None)
                 await stopped.wait()
@@ -201,7 +203,7 @@ def through(name: Named = None, as_json: AsJson = False) -> None:
     async def tried() -> list[Row]:
         from forbear.server.simulator.trial import trial
 
-        with TemporaryDirectory(prefix="forbear-test-") as folder:
+        with TemporaryDirectory(prefix="forbear-test-", ignore_cleanup_errors=True) as folder:
             return await trial(source, Path(folder) / "home")
 
     rows = run(tried)
