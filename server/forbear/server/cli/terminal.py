@@ -78,6 +78,7 @@ def say_json(value: Mapping[str, Any] | Sequence[Any]) -> None:
 def _write(text: str) -> None:
     try:
         sys.stdout.write(text)
+        sys.stdout.flush()  # who reads a pipe waits for the line
     except BrokenPipeError as error:
         # As an OSError it would end as a failure in the library that reads the command line.
         raise Unread from error
