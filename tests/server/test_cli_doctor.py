@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.server.commanding import RUNNING, Run, drive
+from tests.server.test_simulating import ACCOUNT, SMALLEST, simulated, tried
 from tests.tools.driving import Driver
 
 from forbear.server.cli.surroundings import clock, database
@@ -100,6 +101,27 @@ def test_a_pause_in_force_is_told_with_what_ends_it(home: Path, run: Run) -> Non
     assert told is not None
     assert told[1].startswith("exp since ")
     assert told[2] == "forbear resume exp"
+
+
+@pytest.mark.parametrize("stated", ["acct_17", "acct_18"])
+def test_online_asks_each_provider_once_and_otherwise_nobody(tmp_path: Path, stated: str) -> None:
+    path = tmp_path / "exp.toml"
+    path.write_text(SMALLEST.replace("[jobs.export]", ACCOUNT, 1), encoding="utf-8")
+    with simulated(str(path), "--home", str(tmp_path / "sim")) as simulation:
+        copied = tmp_path / "sim" / "contracts" / "exp.toml"
+        copied.write_text(copied.read_text(encoding="utf-8").replace("acct_17", stated))
+        command = simulation.call("exp.export")
+        place = [word for word in command if word.startswith("FORBEAR_HOME=")]
+        offline = json.loads(tried([*place, "forbear", "doctor", "--json"]).stdout)
+        ran = tried([*place, "forbear", "doctor", "--json", "--online"])
+        requests = simulation.end()
+    assert not any(one["what"].startswith("reach ") for one in offline["findings"])
+    [found] = [one for one in json.loads(ran.stdout)["findings"] if one["what"] == "reach exp"]
+    right = stated == "acct_17"
+    assert (ran.returncode, found["ok"]) == ((0, True) if right else (1, False))
+    assert found["told"].startswith("GET /me: 200, ")
+    assert (found["fix"] is None) is right
+    assert "1 x account.check" in requests
 
 
 @pytest.mark.sqlite

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -26,11 +26,15 @@ def register(app: typer.Typer) -> None:
 
 
 def doctor(
+    ask_online: Annotated[
+        bool, typer.Option("--online", help="Ask each provider with one harmless read.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Look at the home, store, contracts, keys, processes, clock and clients.
 
-    Each finding comes with its fix. Exit 1 if something is wrong.
+    Each finding comes with its fix. With --online it asks as `forbear contract check --online`
+    does, reserved and budgeted like any other request. Exit 1 if something is wrong.
     """
     home = settings()
     found: list[Finding] = [_home(home), *_relative(home), *_readable_by_others(home)]
@@ -42,6 +46,7 @@ def doctor(
 
     try:
         found += run(lambda: _examined(home))
+        found += _reached(home) if ask_online else []
     except StoreError as error:
         told, _, fix = str(error).partition(" -> ")
         found.append(Finding("store", told, False, fix or _remedy(told)))
@@ -50,6 +55,23 @@ def doctor(
     _report(found, as_json=as_json)
     if any(one.ok is False for one in found):
         raise typer.Exit(1)
+
+
+def _reached(home: Settings) -> Iterator[Finding]:
+    """What one harmless read of each provider brought."""
+    from forbear.server.cli import online
+    from forbear.server.credentials import Credentials
+    from forbear.server.providers import Contracts
+
+    contracts = [*Contracts(home.contracts, Credentials(), b"").contracts().values()]
+    for one in online.reached(home, contracts, account_only=False):
+        what = f"reach {one['provider']}"
+        if not one["sent"]:  # a key that is missing is a finding of its own
+            yield Finding(what, one["told"], None)
+            continue
+        told = f"{one['request']}: {one['status'] or 'no answer'}, {one['state']}"
+        fix = None if one["ok"] else f"forbear show {one['operation_id']} tells what happened"
+        yield Finding(what, told, bool(one["ok"]), fix)
 
 
 def _report(found: list[Finding], *, as_json: bool) -> None:
