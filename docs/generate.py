@@ -380,7 +380,7 @@ def _one(name: str) -> list[str]:
         code(*contract.jobs),
         code(*contract.calls),
         code(*asked_of_account(text_of(name))),
-        str(contract.checked or ""),
+        code(str(contract.checked)) if contract.checked else "",
     ]
 
 

@@ -145,7 +145,7 @@ class Terminal:
             self._second = subprocess.Popen(
                 shlex.split(command),
                 cwd=self.folder,
-                env={**self.environment, "PYTHONUNBUFFERED": "1"},  # as a terminal: line by line
+                env=self.environment,
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=subprocess.STDOUT,
