@@ -552,9 +552,8 @@ class Desk:
             accepted = await self._accept(draft, holding)
             if isinstance(accepted, Refusal):
                 return accepted
-            return await self._page(
-                accepted.operation, offset, wait_seconds, caller, report, joined=accepted.joined
-            )
+            op, joined = accepted.operation, accepted.joined
+            return await self._page(op, offset, wait_seconds, caller, report, joined=joined)
         except StoreError as error:
             return refusals.store_unavailable(error)
 
@@ -575,13 +574,13 @@ class Desk:
         if not op.known:
             return refusals.not_known(op.id)
         there = states.results_of(op, action)
-        chosen = name or next(iter((*there, *action.results)))
+        chosen = name or (*there, *action.results)[0]
         if chosen in there:
             return holding, action.results[chosen], chosen
         known = action.results.get(chosen)
-        if not there or (known is not None and str(op.state) not in known.when):
-            return self._not_allowed("fetch_result", op, action)
-        return refusals.no_such_result(op.id, chosen, there)
+        if there and (known is None or str(op.state) in known.when):
+            return refusals.no_such_result(op.id, chosen, there)
+        return self._not_allowed("fetch_result", op, action)
 
     async def _page(
         self,

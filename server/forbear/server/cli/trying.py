@@ -154,6 +154,16 @@ async def _bring(app: App, op: Operation, *, as_json: bool) -> bool:
             await _show_json(app, current)
         remark(f"{op.id} succeeded, but its result cannot be fetched.")
         raise in_words(fetched, op.provider, app.contracts)
+    if fetched is None and _lacks_address(app, current):
+        if as_json:
+            await _show_json(app, current)
+        remark(f"{op.id} succeeded, but its result cannot be fetched.")
+        raise Failure(
+            f"No answer had the address that its contract names. `forbear show {op.id} --raw "
+            f"--reason …` has the answers: compare them with the contract of {op.provider}, "
+            "`forbear contract check FILE --sample ANSWER.json`.",
+            1,
+        )
     shown = fetched or current
     if as_json:
         await _show_json(app, shown)
@@ -180,6 +190,18 @@ async def _fetched(app: App, op: Operation, *, told: bool) -> Operation | Refusa
         say()
     await follow(app.store, fetched.operation, told=told)
     return await app.store.read.operation(fetched.operation.id) or fetched.operation
+
+
+def _lacks_address(app: App, op: Operation) -> bool:
+    """Whether the contract has a result for this end, and no answer had its address."""
+    from forbear.rules.contract import Job
+    from forbear.rules.model import Kind
+
+    holding = app.contracts.holding(op.provider, op.action)
+    action = None if holding is None else holding.action
+    if not isinstance(action, Job) or op.kind is not Kind.JOB:
+        return False
+    return any(str(op.state) in one.when for one in action.results.values())
 
 
 async def _show_json(app: App, op: Operation) -> None:
