@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable, Iterator
@@ -930,6 +931,24 @@ def test_a_home_without_contracts_says_how_to_begin(home: Path, run: Run) -> Non
 
 def test_the_schema_of_contracts_is_json(run: Run) -> None:
     assert run("contract", "schema").json()["title"].startswith("Forbear provider contract")
+
+
+def test_the_schema_is_written_with_the_lines_that_editors_need(
+    home: Path, tmp_path: Path, run: Run
+) -> None:
+    out = tmp_path / "a folder" / "contract.schema.json"
+    refused = run("contract", "schema", "--out", str(out))
+    assert refused.code == 2
+    assert str(out) in refused.err
+    out.parent.mkdir()
+    told = run("contract", "schema", "--out", str(out)).out
+    assert json.loads(out.read_text(encoding="utf-8")) == run("contract", "schema").json()
+    [line] = [each for each in told.splitlines() if "schema.associations" in each]
+    (pattern, where), *_ = json.loads(f"{{{line}}}")["evenBetterToml.schema.associations"].items()
+    assert where == out.as_uri()
+    assert re.match(pattern, (home / "contracts" / "exp.toml").as_uri())
+    assert not re.match(pattern, (home / "config.toml").as_uri())
+    assert f"#:schema {out.as_uri()}" in told
 
 
 def test_contracts_are_listed_with_their_keys_and_the_broken_ones_too(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -217,11 +219,40 @@ def _read_in(contract: Contract, request: str, signal: Signal) -> Iterator[str]:
     yield from (f"odd: {anomaly}" for anomaly in signal.anomalies)
 
 
-def schema() -> None:
+def schema(
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write it there, and say how editors use it."),
+    ] = None,
+) -> None:
     """Print the JSON Schema of contract files, for editors."""
     from forbear.rules.contract_schema import schema as made
 
-    say_json(made())
+    if out is None:
+        say_json(made())
+        return
+    try:
+        out.write_text(json.dumps(made(), indent=2) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise Failure(f"--out {out}: {error.strerror}.") from error
+    say(f"Wrote {out}.")
+    say()
+    for line in _of_editors(out.resolve(), settings().contracts):
+        say(line)
+
+
+def _of_editors(written: Path, contracts: Path) -> Iterator[str]:
+    """What makes editors complete and check contracts, by their TOML extensions."""
+    pattern = json.dumps(f"^{re.escape(contracts.as_uri())}/.*\\.toml$")
+    where = json.dumps(written.as_uri())
+    yield "VS Code and Cursor with Even Better TOML, in settings.json:"
+    yield f'  "evenBetterToml.schema.associations": {{ {pattern}: {where} }}'
+    yield "Neovim, Helix, Zed and others with the language server taplo, in the folder's .taplo.toml:"
+    yield "  [[rule]]"
+    yield '  include = ["*.toml"]'
+    yield f"  schema = {{ path = {where} }}"
+    yield "Or in one file, as its first line:"
+    yield f"  #:schema {written.as_uri()}"
 
 
 def list_all(as_json: AsJson = False) -> None:
