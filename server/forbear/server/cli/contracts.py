@@ -247,7 +247,7 @@ def _of_editors(written: Path, contracts: Path) -> Iterator[str]:
     where = json.dumps(written.as_uri())
     yield "VS Code and Cursor with Even Better TOML, in settings.json:"
     yield f'  "evenBetterToml.schema.associations": {{ {pattern}: {where} }}'
-    yield "Neovim, Helix, Zed and others with the language server taplo, in the folder's .taplo.toml:"
+    yield "Neovim, Helix, Zed and others with taplo, in .taplo.toml of the contracts' folder:"
     yield "  [[rule]]"
     yield '  include = ["*.toml"]'
     yield f"  schema = {{ path = {where} }}"
