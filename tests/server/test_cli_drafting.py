@@ -177,6 +177,39 @@ def test_printing_writes_nothing_and_says_only_the_file(home: Path, run: Run) ->
     assert [one.name for one in (home / "contracts").iterdir()] == ["exp.toml"]
 
 
+ODD = "Zq7Xc4narySecretOfSomebody"
+
+
+@pytest.mark.parametrize(
+    "rest",
+    [
+        *(
+            pytest.param(f"-H '{name}: {ODD}'", id=name)
+            for name in ("X-Shop", "XAPIKEY", "accesstoken", "JSESSIONID", "X-Pass", "bearer")
+        ),
+        pytest.param(f'--json \'{{"items": [{{"password": "{ODD}"}}]}}\'', id="in a list"),
+        pytest.param(f'--json \'{{"password": {{"is": "{ODD[:9]}"}}}}\'', id="in an object"),
+        pytest.param(f'--json \'{{"back": "https://u:{ODD}@a.example/"}}\'', id="a login"),
+        pytest.param(f'--json \'{{"list": ["Authorization: {ODD}"]}}\'', id="a header as text"),
+        pytest.param(
+            f'--json \'{{"env": [{{"name": "API_TOKEN", "value": "{ODD[:9]}"}}]}}\'',
+            id="a variable",
+        ),
+        pytest.param(f"-d 'code={ODD}'", id="an opaque field"),
+        pytest.param("-d 'card[number]=4242424242424242'", id="a card"),
+    ],
+)
+def test_a_secret_in_an_odd_place_is_neither_written_nor_shown(
+    home: Path, run: Run, rest: str
+) -> None:
+    line = f"curl -X POST https://api.new.example/v1/bot12:{ODD}/exports {rest}"
+    made = run("contract", "new", "other", "--from-curl", line)
+    assert made.code == 0
+    text = made.out + made.err + (home / "contracts" / "other.toml").read_text()
+    assert "forbear try other." in text
+    assert not [one for one in (ODD, ODD[:9], "4242424242424242") if one in text]
+
+
 def test_a_file_of_another_name_says_whose_provider_it_is(home: Path, run: Run) -> None:
     out = home / "contracts" / "mine.toml"
     assert run("contract", "new", "other", "--from-curl", CURL, "--out", str(out)).code == 0

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 import tomllib
 from pathlib import Path
 
@@ -216,7 +218,7 @@ def test_an_entry_looks_like_what_is_around_it(text: str, expected: str) -> None
         ("claude-desktop", '{"a": 1,\n}', "has a comma too many in line 1"),
         ("codex", "a = ", "is not TOML (Invalid value (at end of document))"),
         ("codex", "mcp_servers = 1", "has a mcp_servers that is no table of servers"),
-        ("codex", "mcp_servers = { a = {} }", "is not TOML ("),
+        ("codex", "mcp_servers = { a = {} }", "is written in a way"),
         ("codex", b"a = '\xff'", "is not UTF-8 text"),
     ],
 )
@@ -231,6 +233,18 @@ def test_a_file_that_cannot_be_edited_safely_is_left_alone(
     assert str(caught.value).startswith(why)
     assert file.read_bytes() == content
     assert sorted(one.name for one in tmp_path.iterdir()) == ["file"]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="pipes are files of POSIX systems")
+def test_a_device_or_pipe_is_neither_read_nor_replaced(tmp_path: Path) -> None:
+    """Read, it would block without end; replaced, /dev/null is a file from then on."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    for path in (pipe, Path(os.devnull)):
+        with pytest.raises(Unfit, match="is no regular file"):
+            register(CLIENTS["cursor"], path, SERVER, tmp_path / "home")
+    assert pipe.is_fifo()
+    assert Path(os.devnull).is_char_device()
 
 
 # --- places ---------------------------------------------------------------------------------

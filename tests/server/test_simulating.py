@@ -197,8 +197,30 @@ def test_a_home_that_holds_something_else_is_not_taken(
     assert sorted(home.rglob("*")) == before
 
 
+def test_a_second_simulator_does_not_lead_the_agents_of_the_first_away(
+    run: Run, tmp_path: Path, contract: Path
+) -> None:
+    place = tmp_path / "both"
+    with simulated(str(contract), "--home", str(place)):
+        copies = place / "contracts"
+        before = [one.read_text() for one in copies.iterdir()]
+        second = run("contract", "simulate", str(contract), "--home", str(place))
+        assert (second.code, "another simulator plays" in second.err) == (2, True)
+        assert [one.read_text() for one in copies.iterdir()] == before
+    with simulated(str(contract), "--home", str(place)):
+        pass  # the lock went with the first
+
+
 @pytest.mark.parametrize(
-    "fault", ["rubbish", "submit:lost:0", "nowhere:lost", "submit:lost:1:2", "result:fails"]
+    "fault",
+    [
+        "rubbish",
+        f"lost:{'9' * 5000}",
+        "submit:lost:0",
+        "nowhere:lost",
+        "submit:lost:1:2",
+        "result:fails",
+    ],
 )
 def test_a_fault_that_is_none_is_refused_with_what_one_looks_like(
     run: Run, contract: Path, fault: str

@@ -365,6 +365,12 @@ def is_loopback(host: str) -> bool:
         return False
 
 
+def _names_a_host(host: str) -> bool:
+    labels = host.removesuffix(".").split(".")
+    plain = all(re.fullmatch(_LABEL, one.replace("_", "x"), re.ASCII) for one in labels)
+    return (plain and len(host) <= 253) or ":" in host  # urlsplit has read what has a colon
+
+
 def check_address(raw: str) -> str:
     """An absolute https address. The complaint never repeats it: it may hold a password."""
     plain = raw.split("{")[0]
@@ -377,6 +383,8 @@ def check_address(raw: str) -> str:
         raise Fault("has a user or password in it", "take it out and write [auth] with references")
     if not host or parts.scheme not in ("https", "http"):
         raise Fault("is no https address", 'write "https://host/path"')
+    if plain == raw and not _names_a_host(host):
+        raise Fault("names no host that there can be", 'write "https://host/path"')
     if parts.scheme == "http" and not is_loopback(host):
         raise Fault("is plain http", "write https; http is for localhost, 127.0.0.1 and [::1] only")
     return raw

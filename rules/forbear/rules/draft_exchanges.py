@@ -141,10 +141,12 @@ def _name(sent: Sent, length: int) -> str:
 def _fixed_headers(sent: Sent, remarks: list[str]) -> dict[str, str]:
     kept: dict[str, str] = {}
     for name, text in sent.headers:
-        if is_fixed(text) and text.isascii():
+        if is_fixed(text):
             kept.setdefault(name, text)
         else:
-            remarks.append(f"headers: {name} is left out; its value is no fixed text")
+            remarks.append(
+                f"headers: {name} is left out: its value may be a key; write it if it is none"
+            )
     return kept
 
 

@@ -8,7 +8,15 @@ from dataclasses import dataclass
 from urllib.parse import unquote
 
 from forbear.rules.contract_draft import Told
-from forbear.rules.exchanges import Secret, Sent, Unusable, looks_secret, words_of
+from forbear.rules.exchanges import (
+    Secret,
+    Sent,
+    Unusable,
+    is_constant,
+    looks_secret,
+    names_a_secret,
+    words_of,
+)
 from forbear.rules.ports import Json, Number
 from forbear.rules.values import elements, members, text_of
 
@@ -156,7 +164,8 @@ def body_of(tree: Json, arguments: Arguments) -> Json:
 
 def _member(name: str, value: Json, arguments: Arguments, depth: int) -> Json:
     held = members(value)
-    if held and depth < 2 and not any(map(looks_secret, held)):
+    whole = names_a_secret(name) or any(map(looks_secret, held or ()))
+    if held and depth < 2 and not whole:
         return {key: _member(key, one, arguments, depth + 1) for key, one in held.items()}
     return arguments.of(name, value)
 
@@ -205,7 +214,8 @@ def query_of(sent: Sent, arguments: Arguments, job_id: str | None = None) -> dic
 
 
 def is_fixed(text: str) -> bool:
-    return text.isprintable() and "{" not in text and len(text) <= 100 and not looks_secret(text)
+    """Whether a value may stand in the file as a constant: words, versions and dates alone."""
+    return len(text) <= 100 and is_constant(text) and not looks_secret(text)
 
 
 def base_of(requests: Sequence[Sent]) -> tuple[str, int]:

@@ -15,7 +15,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from forbear.rules.contract_request_terms import is_loopback
 from forbear.rules.ports import Json
-from forbear.rules.values import Unreadable, decode, media_type, members, text_of
+from forbear.rules.values import Unreadable, decode, elements, media_type, members, text_of
 
 
 class Unusable(Exception):
@@ -84,14 +84,20 @@ class Received:
 _SECRET = re.compile(
     r"(?:^|_)(?:auth|authorization|authentication|token|secret|password|passwd|pwd|api_?key|"
     r"access_?key|private_?key|subscription_?key|cookie|session|session_?id|sig|signature|"
-    r"credential|credentials|jwt|csrf|xsrf)(?:_|$)"
+    r"credential|credentials|jwt|csrf|xsrf|pass|passphrase|passcode|bearer|otp|cvc|cvv)(?:_|$)"
+    # Glued to another word: accesstoken, XAPIKEY, JSESSIONID.
+    r"|(?:token|secret|password|api_?key|access_?key|private_?key|session_?id)$"
 )
 _HARMLESS = re.compile(
-    r"(?:^|_)(?:page|next|continuation|sync|max|client|cursor|idempotency)_token|(?:^|_)tokens(?:_|$)"
+    r"(?:page|next|continuation|sync|max|client|cursor|idempotency)_?token|(?:^|_)tokens(?:_|$)"
 )
 _LIKE_A_SECRET = re.compile(
     r"eyJ[\w-]{8,}\.[\w-]+|(?:sk|pk|rk|ghp|gho|ghs|xox[abp]|glpat|r8|pat|key)[_-][\w-]{12,}"
 )
+_OPAQUE = re.compile(r"(?=\w*\d)(?=\w*[A-Za-z])[A-Za-z0-9_]{20,}|\d{14,19}|\w{40,}", re.ASCII)
+_PART_OF_A_CONSTANT = re.compile(r"[A-Za-z]{0,20}\d{0,2}|\d{1,8}|[a-z]{1,5}\d{1,4}([a-z]+\d{0,2})?")
+_INNER = re.compile(r"([\w.\[\]-]+)\s*[=:]\s*[^\s&;,]")
+_LOGIN = re.compile(r"://[^/?#\s]*@|(?:^|\W)(?:bearer|basic)\s", re.I)
 _VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))", re.ASCII)
 _WORD_OF_SCHEME = re.compile(r"(bearer|basic|token|key|apikey|[A-Za-z][\w-]{2,20})\s+(\S.*)", re.I)
 
@@ -111,6 +117,31 @@ def names_a_secret(name: str) -> bool:
 def looks_secret(text: str) -> bool:
     """Whether a value has the form of a token that somebody issued."""
     return _LIKE_A_SECRET.search(text) is not None
+
+
+def is_constant(text: str) -> bool:
+    """Whether a value is made of words, versions and dates, so that it cannot be a key."""
+    pieces = re.split(r"[^A-Za-z0-9]+", text)
+    return text.isascii() and all(map(_PART_OF_A_CONSTANT.fullmatch, pieces))
+
+
+def may_be_secret(value: Json) -> bool:
+    """Whether a value, or anything in it, is or may be a secret, so that it is not shown.
+
+    A name in it, the form of a token or an address with a login tells; a long mix of letters and
+    digits is taken for one.
+    """
+    if (held := members(value)) is not None:
+        # As lists of variables and headers have it: {"name": "API_TOKEN", "value": "…"}.
+        named = [text_of(held.get(key)) or "" for key in ("name", "key", "header")]
+        return any(map(names_a_secret, (*held, *named))) or any(map(may_be_secret, held.values()))
+    if (several := elements(value)) is not None:
+        return any(map(may_be_secret, several))
+    text = text_of(value) or ""
+    inner = (found[1] for found in _INNER.finditer(text))
+    return any(pattern.search(text) for pattern in (_LIKE_A_SECRET, _OPAQUE, _LOGIN)) or any(
+        map(names_a_secret, inner)
+    )
 
 
 def _header_secret(name: str, text: str) -> Secret | None:

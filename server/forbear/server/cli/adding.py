@@ -123,6 +123,8 @@ def _account(one: Shipped, values: Sequence[str], *, ask: bool) -> dict[str, str
             raise Failure(f"{word!r} is not KEY=VALUE.")
         if key in given:
             raise Failure(f"{key} is named twice.")
+        if not value.isprintable():
+            raise Failure(f"{key} has a character that cannot be printed.")
         given[key] = value
     able = ("id", *one.asked, *one.usual)
     odd = [key for key in given if key not in able]

@@ -432,15 +432,14 @@ def _try_line(provider: str, action: str, samples: Mapping[str, Any]) -> str:
 
 
 def _pair(name: str, value: Any) -> str:
-    from forbear.rules.exchanges import looks_secret
+    from forbear.rules.exchanges import may_be_secret, names_a_secret
     from forbear.rules.ports import Number
     from forbear.rules.requests import json_text
 
-    if value is None:
-        return f"{name}=…"
-    if isinstance(value, str) and not isinstance(value, Number):
-        plain = value.isprintable() and 0 < len(value) <= LONGEST_SAMPLE
-        return f"{name}={shlex.quote(value)}" if plain and not looks_secret(value) else f"{name}=…"
-    text = json_text(value)
-    short = len(text) <= LONGEST_SAMPLE and text.isprintable() and not looks_secret(text)
-    return f"{name}:={shlex.quote(text)}" if short else f"{name}:=…"
+    is_text = isinstance(value, str) and not isinstance(value, Number)
+    text = value if is_text else json_text(value)
+    equals = "=" if is_text or value is None else ":="
+    shown = value is not None and 0 < len(text) <= LONGEST_SAMPLE and text.isprintable()
+    if not shown or names_a_secret(name) or may_be_secret(value):
+        return f"{name}{equals}…"
+    return f"{name}{equals}{shlex.quote(text)}"

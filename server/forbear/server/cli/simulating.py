@@ -7,6 +7,7 @@ import os
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any
@@ -106,9 +107,11 @@ def simulate(
             with TemporaryDirectory(
                 prefix="forbear-simulated-", ignore_cleanup_errors=True
             ) as temporary:
-                place = _furnished(source, simulator, home or Path(temporary), real=real_delays)
-                _introduce(source, simulator, place, kept=home is not None)
-                await stopped.wait()
+                place = (home or Path(temporary)).resolve()
+                with _taken(place, contract.provider):
+                    _furnish(source, simulator, place, real=real_delays)
+                    _introduce(source, simulator, place, kept=home is not None)
+                    await stopped.wait()
         finally:
             await simulator.stop()
         say()
@@ -118,25 +121,33 @@ def simulate(
     run(simulated)
 
 
-def _furnished(source: Source, simulator: Simulator, home: Path, *, real: bool) -> Path:
-    """Make the home, and let the simulator speak the copy in it."""
+@contextmanager
+def _taken(home: Path, provider: str) -> Iterator[None]:
+    """Make the home, for one provider of this process alone. Raises Failure."""
+    from forbear.server.simulator import homes
+
+    with ExitStack() as held:
+        try:
+            homes.take(home)
+            held.enter_context(homes.held(home, provider))
+        except homes.NotSimulated as error:
+            raise Failure(f"--home: {error}") from error
+        except OSError as error:
+            raise Failure(f"--home {home}: {error.strerror}.") from error
+        yield
+
+
+def _furnish(source: Source, simulator: Simulator, home: Path, *, real: bool) -> None:
+    """Lay the copy into the home, and let the simulator speak it."""
     from forbear.server.clock import SystemClock
     from forbear.server.simulator import homes
     from forbear.server.simulator.copies import TRYING
     from forbear.server.simulator.source import of_file
 
-    home = home.resolve()
-    try:
-        homes.take(home)
-    except homes.NotSimulated as error:
-        raise Failure(f"--home: {error}") from error
-    except OSError as error:
-        raise Failure(f"--home {home}: {error.strerror}.") from error
     name = homes.furnish(home, source, simulator.base_url, None if real else TRYING)
     copied = of_file(home / "contracts" / f"{name}.toml").contract
     clock = SystemClock()
     simulator.speak(source.contract, copied, lambda: clock.now().wall)
-    return home
 
 
 def _tell(seen: Seen) -> None:

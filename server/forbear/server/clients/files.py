@@ -29,11 +29,12 @@ class File:
         except (OSError, RuntimeError) as error:  # links in a circle
             raise Unfit("cannot be read: its links lead nowhere") from error
         try:
+            # A device or a pipe would be read without end, and replaced by a file.
+            if not stat.S_ISREG(real.stat().st_mode):
+                raise Unfit("is a folder" if real.is_dir() else "is no regular file")
             return File(real, real.read_bytes())
         except FileNotFoundError:
             return File(real, None)
-        except IsADirectoryError as error:
-            raise Unfit("is a folder") from error
         except OSError as error:
             raise Unfit(f"cannot be read ({error.strerror})") from error
 

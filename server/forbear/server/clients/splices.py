@@ -63,6 +63,10 @@ def without_entry(data: Mapping[str, Any], table: str, name: str, *, empty: bool
 
 def checked(notation: Notation, text: str, expected: Mapping[str, Any]) -> str:
     """A text that was edited, if it says what it should. Raises Unfit."""
-    if notation.read(text) != expected:
+    try:
+        said = notation.read(text)
+    except Unfit:
+        said = None
+    if said != expected:
         raise Unfit("is written in a way that cannot be edited safely")
     return text

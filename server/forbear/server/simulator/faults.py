@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -44,6 +45,9 @@ OF_JOBS: Final = frozenset(
     {Fault.STUCK, Fault.FAILS, Fault.UNKNOWN_STATE, Fault.CONTRADICTORY, Fault.GONE}
 )
 """Decided when a job is made: the count is one of jobs."""
+
+
+_COUNT = re.compile(r"\*|\d{1,9}", re.ASCII)
 
 
 class BadFault(ValueError):
@@ -90,7 +94,7 @@ def parse(texts: Iterable[str], actions: Iterable[str]) -> Plan:
 def _parse(text: str, actions: frozenset[str]) -> Planned:
     parts = text.split(":")
     count: int | None = 1
-    if len(parts) > 1 and (parts[-1] == "*" or parts[-1].isdecimal()) and _is_kind(parts[-2]):
+    if len(parts) > 1 and _COUNT.fullmatch(parts[-1]) and _is_kind(parts[-2]):
         last = parts.pop()
         count = None if last == "*" else int(last)
     if not _is_kind(parts[-1]) or len(parts) > 2 or count == 0:

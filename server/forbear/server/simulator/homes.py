@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from forbear.rules.contract import Contract
 from forbear.server.providers import Contracts
 from forbear.server.simulator.copies import SECRET, Pace, copy
 from forbear.server.simulator.source import Source
+from forbear.storage.files import open_private, try_lock
 
 MARK = "simulated"
 """The file that tells such a home from one of a user."""
 
 
 class NotSimulated(ValueError):
-    """A folder that holds something else; the message says what to do."""
+    """A folder that holds something else, or is in use; the message says what to do."""
 
 
 def take(home: Path) -> None:
@@ -33,6 +36,24 @@ def take(home: Path) -> None:
     secret.touch(0o600, exist_ok=True)
     os.chmod(secret, 0o600)
     secret.write_text("a dummy, for the simulator alone\n", encoding="utf-8")
+
+
+@contextmanager
+def held(home: Path, provider: str) -> Iterator[None]:
+    """A provider of a home that was taken, for this process alone, until the end or its own.
+
+    Raises `NotSimulated` if another simulator plays it there: a second one would lead the first
+    one's agents away.
+    """
+    descriptor = open_private(home / f"{MARK}-{provider}.lock")
+    try:
+        if not try_lock(descriptor):
+            raise NotSimulated(
+                f"another simulator plays {provider} in {home}. End it, or name another folder."
+            )
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def furnish(
