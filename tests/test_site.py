@@ -26,6 +26,12 @@ def test_the_generated_pages_say_what_the_code_says() -> None:
         assert committed == text, f"docs/{name}: run `python -m docs.generate`"
 
 
+def test_no_usage_line_has_a_parameter_in_doubled_brackets() -> None:
+    usages = re.findall(r"^forbear .*$", generate.pages()["reference/commands.md"], re.MULTILINE)
+    assert len(usages) > 20
+    assert not [line for line in usages if "[[" in line]
+
+
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The site as mkdocs builds it; every broken link or anchor and every page that the

@@ -834,6 +834,16 @@ def test_every_mistake_is_named_with_file_line_and_fix(home: Path, run: Run) -> 
     assert not run("contract", "check", "--json").json()["files"][0]["ok"]
 
 
+def test_a_contract_of_the_home_is_checked_by_its_name(home: Path, run: Run) -> None:
+    (home / "contracts" / "shop.toml").write_text(CONTRACT, encoding="utf-8")
+    by_name = run("contract", "check", "shop")
+    assert (by_name.code, by_name.out) == (
+        0,
+        run("contract", "check", str(home / "contracts" / "shop.toml")).out,
+    )
+    assert "nobody:1: (file): is not there" in run("contract", "check", "nobody").out
+
+
 def test_an_example_that_does_not_come_out_fails_the_check(home: Path, run: Run) -> None:
     wrong = '[[examples]]\non = "jobs.export.status"\nhttp = 429\nbody = ""\nexpect = "waiting"\n'
     (home / "contracts" / "exp.toml").write_text(CONTRACT + wrong, encoding="utf-8")

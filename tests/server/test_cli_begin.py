@@ -99,11 +99,12 @@ def test_json_has_what_was_done_and_what_comes_next(fresh: Path, run: Run) -> No
         (("databricks", "host=-"), "names no host that there can be"),
         (("databricks", "host=a.b\udcff"), "host has a character that cannot be printed"),
         (("databricks", "host=a.b\nauth='none'"), "host has a character that cannot be printed"),
-        (("databricks", "host"), "'host' is not KEY=VALUE"),
+        (("databricks", "host"), "'host' is not KEY=VALUE; write id=… or host=…"),
+        (("twilio",), "sid is used in "),
         (("databricks", "host=a.b", "host=c.d"), "host is named twice"),
         (("data-bricks",), "databricks is one"),
         (("../databricks",), "No shipped contract is named"),
-        (("replicate", "--as", "a.b"), "provider"),
+        (("replicate", "--as", "a.b"), "--as 'a.b' is no name that a contract can have; use"),
     ],
 )
 def test_what_is_missing_or_wrong_is_said_and_nothing_is_written(
@@ -163,16 +164,32 @@ def test_init_makes_what_it_is_told_and_leaves_what_is_there(fresh: Path, run: R
     fresh.mkdir()
     (fresh / "config.toml").write_text("[task]\nmax_requests = 9\n")
     words = ("--yes", "--contract", "databricks,host=a.example,id=work", "--contract", "github")
-    for code in (0, 1):
+    for told in ("Databricks jobs is switched on", "databricks.toml (it was already there"):
         done = run("init", *words)
-        assert done.code == code
-        assert "Databricks jobs is switched on" in done.out or code
+        assert (done.code, done.err) == (0, "")
+        assert told in done.out
+        assert "\n\n\n" not in done.out
         assert (fresh / "config.toml").read_text() == "[task]\nmax_requests = 9\n"
     assert sorted(one.name for one in (fresh / "contracts").iterdir()) == [
         "databricks.toml",
         "first.sample",
         "github.toml",
     ]
+    other = run("init", "--yes", "--contract", "databricks,host=b.example")
+    assert (other.code, "is there already and was not changed" in other.err) == (1, True)
+
+
+def test_init_says_what_comes_next_within_80_columns(fresh: Path, run: Run) -> None:
+    told = run("init").out.partition("Next:\n")[2].splitlines()
+    assert any("forbear contract simulate NAME" in line for line in told)
+    assert all(len(line) <= 80 for line in told if str(fresh) not in line)
+    columns = {
+        line.index(what)
+        for line in told
+        for what in ("plays", "one job", "and write")
+        if what in line
+    }
+    assert len(columns) == 1
 
 
 def test_init_does_what_it_can_and_names_the_rest(
@@ -215,6 +232,9 @@ def test_init_asks_little_on_a_terminal(fresh: Path, tmp_path: Path) -> None:
     (tmp_path / ".cursor").mkdir()
     given = {"FORBEAR_HOME": str(fresh), "HOME": str(tmp_path), "CODEX_HOME": str(tmp_path / "no")}
     with at_a_terminal("init", **given) as terminal:
+        terminal.until("Which of these providers do you use")
+        terminal.type("databricks, gitub\n")
+        terminal.until("github is one")
         terminal.until("Which of these providers do you use")
         terminal.type("databricks, github\n")
         terminal.until("Register Forbear in a client")

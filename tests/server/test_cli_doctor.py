@@ -36,6 +36,30 @@ def finding(run: Run, what: str) -> tuple[bool | None, str, str | None] | None:
     return None if one is None else (one["ok"], one["told"], one["fix"])
 
 
+@pytest.mark.parametrize(
+    ("written", "fix"),
+    [("consle = '1'", "write console"), ("console = ", "mend this line, or put a # before it")],
+)
+def test_settings_that_do_not_load_are_a_finding_with_its_fix(
+    written: str, fix: str, home: Path, run: Run
+) -> None:
+    (home / "config.toml").write_text(written)
+    told = finding(run, "settings")
+    assert told is not None
+    assert (told[0], str(home / "config.toml") in told[1], told[2]) == (False, True, fix)
+    assert run("doctor").code == 1
+
+
+def test_a_key_that_others_can_read_has_one_fix(home: Path, run: Run) -> None:
+    run("pause")
+    key = home / "keys" / "audit-seal.key"
+    key.chmod(0o644)
+    told = finding(run, "store")
+    assert told is not None
+    assert told[2] is not None
+    assert told[2].startswith(f"chmod 600 {key}")
+
+
 def test_the_python_that_runs_is_named(home: Path, run: Run) -> None:
     told = finding(run, "Python")
     assert told is not None

@@ -299,7 +299,7 @@ def test_operations_are_listed_found_by_a_word_and_named_in_the_next_command(
     listed = run("contract", "draft", "--openapi", str(source))
     assert listed.code == 0
     assert "Bad \\u202ename: 2 operations" in listed.out
-    assert "  listOrders    GET /orders" in listed.out
+    assert "  listOrders  GET /orders" in listed.out
     assert "  POST /orders" in listed.out
     assert f"--openapi {source} --name shop --operation listOrders" in listed.out
     found = run("contract", "draft", "--openapi", str(source), "--find", "POST")

@@ -156,8 +156,10 @@ def _read(path: Path) -> Mapping[str, Any]:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError):
         return {}
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise BadSettings(f"{path}: {error}") from error
+    except OSError as error:
+        raise BadSettings(f"{path}: {error}; let this user read it") from error
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise BadSettings(f"{path}: {error}; mend this line, or put a # before it") from error
 
 
 class _Speaking(TypedDict, total=False):

@@ -236,7 +236,7 @@ def _private(path: Path) -> bytes:
     key, mode = _read(path), files.exposed(path.stat())
     if mode is not None:
         raise StoreUnavailable(
-            f"{path} has mode {mode}, so others on this machine can read the key: "
-            f"chmod 600 {path}, and change the key if they may have read it"
+            f"{path} has mode {mode}, so others on this machine can read the key "
+            f"-> chmod 600 {path}, and change the key if they may have read it"
         )
     return key

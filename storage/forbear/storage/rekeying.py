@@ -112,6 +112,8 @@ def _found(connection: Connection, places: Places, name: Name, store: str) -> by
     where = places.where(name)
     if problems:
         told = "; ".join(problems)
+        if all(" -> " in one for one in problems):  # the key is there: its own fix is the one
+            raise StoreUnavailable(told)
     elif wrong:
         told = (
             f"{wrong[0]} is not the key of this audit log: restore the one that was backed up "

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from forbear.server.cli import drafting
 from forbear.server.cli.home import settings
 from forbear.server.cli.reading import AsJson
 from forbear.server.cli.terminal import Failure, at_a_terminal, say, say_json, typed
@@ -36,7 +38,7 @@ def add(
     ] = None,
     values: Annotated[
         list[str] | None,
-        typer.Argument(metavar="KEY=VALUE...", help="Of your account; id=… is your name for it."),
+        typer.Argument(metavar="KEY=VALUE", help="Of your account; id=… is your name for it."),
     ] = None,
     provider: Annotated[
         str | None,
@@ -76,6 +78,8 @@ def added(
     from forbear.server.library import checked, overlay
 
     one = known(name)
+    if provider is not None:
+        drafting.check_name(provider, "--as")
     file = home.contracts / f"{provider or name}.toml"
     if file.exists():
         raise Failure(
@@ -97,6 +101,24 @@ def added(
     return _told(home, one, contract, file)
 
 
+def there(home: Settings, name: str, values: Sequence[str]) -> Path | None:
+    """The file that has switched the contract on already, with these very values, or None."""
+    from forbear.server.providers import read_text
+
+    file = home.contracts / f"{name}.toml"
+    text = read_text(file)
+    try:
+        made = tomllib.loads(text) if isinstance(text, str) else {}
+    except tomllib.TOMLDecodeError:
+        return None
+    account = made.get("account")
+    held = account if isinstance(account, dict) else {}
+    as_stated = all(
+        f"{held.get(key)}" == value for key, _, value in (word.partition("=") for word in values)
+    )
+    return file if made.get("use") == name and as_stated else None
+
+
 def known(name: str) -> Shipped:
     """The shipped contract of this name. Raises Failure."""
     from difflib import get_close_matches
@@ -116,25 +138,28 @@ def known(name: str) -> Shipped:
 
 
 def _account(one: Shipped, values: Sequence[str], *, ask: bool) -> dict[str, str]:
+    able = ("id", *one.asked, *one.usual)
     given: dict[str, str] = {}
     for word in values:
         key, equals, value = word.partition("=")
         if not equals or not key:
-            raise Failure(f"{word!r} is not KEY=VALUE.")
+            names = " or ".join(f"{name}=…" for name in able)
+            raise Failure(f"{word!r} is not KEY=VALUE; write {names}.")
         if key in given:
             raise Failure(f"{key} is named twice.")
         if not value.isprintable():
             raise Failure(f"{key} has a character that cannot be printed.")
         given[key] = value
-    able = ("id", *one.asked, *one.usual)
     odd = [key for key in given if key not in able]
     if odd:
         raise Failure(f"{one.name} has no {odd[0]} of an account; it has {', '.join(able)}.")
     missing = [key for key in one.asked if not given.get(key)]
     if missing and not ask:
         words = " ".join(f"{key}={one.example(key) or '…'}" for key in missing)
+        uses = [f"{key} is used in {one.use_of(key)}" for key in missing if not one.example(key)]
+        used = f" ({'; '.join(uses)})" if uses else ""
         raise Failure(
-            f"{one.title} needs {' and '.join(missing)} of your account, such as\n"
+            f"{one.title} needs {' and '.join(missing)} of your account{used}, such as\n"
             f"  forbear contract add {one.name} {words}"
         )
     for key in missing:

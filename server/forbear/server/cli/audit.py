@@ -45,7 +45,7 @@ def register(app: typer.Typer) -> typer.Typer:
 def verify(
     path: Annotated[
         Path | None,
-        typer.Argument(metavar="[PATH]", help="A copied store, or an export. Default: the home's."),
+        typer.Argument(metavar="PATH", help="A copied store, or an export. Default: the home's."),
     ] = None,
     expect_head: Annotated[
         str | None,
@@ -72,7 +72,7 @@ def verify(
         raise typer.Exit(1)
 
 
-def head(path: Annotated[Path | None, typer.Argument(metavar="[PATH]")] = None) -> None:
+def head(path: Annotated[Path | None, typer.Argument(metavar="PATH")] = None) -> None:
     """Print where the log is, as one line to keep out of reach: a ticket, a commit, a message."""
     from forbear.storage.verifying import verify as follow
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from forbear.server.config import Settings
 
 _NOTHING = "Nothing was changed."
+_COMMAND = 37
+"""Columns of a command under `Next:`; what it does stands beside a shorter one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +34,7 @@ class Wishes:
 
 
 def asked(home: Settings) -> Wishes:
-    """What a person at the terminal wants. Raises Failure where an answer names nothing."""
+    """What a person at the terminal wants."""
     from forbear.server.library import library, switched_on
 
     used = switched_on(home.contracts)
@@ -41,24 +43,30 @@ def asked(home: Settings) -> Wishes:
     say()
     for one in offered:
         say(f"  {one.name:<14} {one.title}")
-    contracts = _words("Which of these providers do you use (names, with spaces)? ")
-    for name in contracts:
-        adding.known(name)
+    contracts = _words(
+        "Which of these providers do you use (names with spaces between)? ", adding.known
+    )
     here = [one for one in installing.registrations(home) if one["state"] == "not registered"]
     clients: Sequence[str] = ()
     if here:
         named = ", ".join(one["client"] for one in here)
-        clients = _words(f"Register Forbear in a client ({named})? ")
-        for name in clients:
-            installing.named(name)
+        clients = _words(f"Register Forbear in a client ({named})? ", installing.named)
     worker = confirmed("Let the worker run in the background, as a service of yours?", _NOTHING)
     say()
     return Wishes(tuple(contracts), tuple(clients), worker, ask=True)
 
 
-def _words(question: str) -> list[str]:
-    answer = typed(question, _NOTHING)
-    return [] if answer is None else answer.replace(",", " ").split()
+def _words(question: str, known: Callable[[str], object]) -> list[str]:
+    """Names that are known. One that is not is told, and the question comes again."""
+    while True:
+        names = (typed(question, _NOTHING) or "").replace(",", " ").split()
+        try:
+            for name in names:
+                known(name)
+        except Failure as slip:
+            remark(str(slip))
+        else:
+            return names
 
 
 def begin(home: Settings, wishes: Wishes) -> None:
@@ -104,33 +112,54 @@ def _carried_out(home: Settings, wishes: Wishes) -> Iterator[Failure]:
 
     def switched_on(stated: str) -> None:
         name, *values = stated.split(",")
-        adding.show(adding.added(home, name, values, ask=wishes.ask))
+        there = adding.there(home, name, values)
+        told = None if there else adding.added(home, name, values, ask=wishes.ask)
+        say()
+        if told is None:
+            say(f"{name}: {there} (it was already there and was not changed)")
+        else:
+            adding.show(told)
 
     for step in (
         *(partial(switched_on, stated) for stated in wishes.contracts),
         *(partial(_registered, home, name) for name in wishes.clients),
-        *((partial(servicing.set_up, home),) if wishes.worker else ()),
+        *((partial(_served, home),) if wishes.worker else ()),
     ):
         try:
-            say()
             step()
         except Failure as failure:
             yield failure
 
 
 def _registered(home: Settings, name: str) -> None:
+    say()
     installing.put_in(installing.named(name), home, None)
+
+
+def _served(home: Settings) -> None:
+    say()
+    servicing.set_up(home)
 
 
 def _tell_next(home: Settings, first: Path, wishes: Wishes) -> None:
     mine = any(home.contracts.glob("*.toml"))
+    steps: list[tuple[str, str]] = []
+    if not mine:
+        steps += [
+            ("forbear contract add", "lists those that come with it, or:"),
+            (f"cp {first} {home.contracts / 'NAME.toml'}", "and write what your API says"),
+        ]
+    what = "PROVIDER.ACTION" if mine else "NAME.export dataset=sales"
+    provider = "PROVIDER" if mine else "NAME"
+    steps += [
+        ("forbear contract check", "mistakes, and what is left open"),
+        (f"forbear contract simulate {provider}", "plays the provider here; needs no key"),
+        (f"forbear try {what}", "one job from here; needs the key"),
+    ]
+    if not wishes.clients:
+        steps.append(("forbear install", "registers it in your client"))
     say()
     say("Next:")
-    if not mine:
-        say("  forbear contract add         lists the contracts that come with Forbear, or:")
-        say(f"  cp {first} {home.contracts / 'NAME.toml'}   and write what your API says")
-    say("  forbear contract check       mistakes, and what is left open")
-    what = "PROVIDER.ACTION" if mine else "NAME.export dataset=sales"
-    say(f"  forbear try {what}           one job from here")
-    if not wishes.clients:
-        say("  forbear install              registers it in your client")
+    for command, why in steps:
+        fits = len(command) <= _COMMAND
+        say(f"  {command:<{_COMMAND}}  {why}" if fits else f"  {command}\n{'':{_COMMAND + 4}}{why}")

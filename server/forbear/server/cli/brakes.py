@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 credential = typer.Typer(help="Credentials by fingerprint, never by value.", no_args_is_help=True)
 
 Target = Annotated[
-    str, typer.Argument(metavar="[PROVIDER|SCOPE|all]", help="A provider, a scope, or everything.")
+    str, typer.Argument(metavar="PROVIDER|SCOPE|all", help="A provider, a scope, or everything.")
 ]
 
 

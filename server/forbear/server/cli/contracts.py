@@ -43,7 +43,11 @@ def register(app: typer.Typer) -> None:
 
 def check(
     files: Annotated[
-        list[Path] | None, typer.Argument(metavar="[FILE]...", help="Default: those of the home.")
+        list[Path] | None,
+        typer.Argument(
+            metavar="FILE|PROVIDER",
+            help="Files, or providers of the home. Default: all of the home.",
+        ),
     ] = None,
     sample: Annotated[
         Path | None,
@@ -76,7 +80,7 @@ def check(
             f"There is no contract in {settings().contracts}. `{how_to_begin(settings())}` "
             "begins one."
         )
-    checked = [_checked(path) for path in chosen]
+    checked = [_checked(_meant(path)) for path in chosen]
     if sample is not None:
         _show_sample(checked, sample, on, http)
         return
@@ -93,6 +97,12 @@ def check(
             online.show(each)
     if not all(one["ok"] for one in (*(told for told, _ in checked), *asked)):
         raise typer.Exit(1)
+
+
+def _meant(stated: Path) -> Path:
+    """The file itself, or that of the provider in the home, as the other commands take it."""
+    named = settings().contracts / f"{stated}.toml"
+    return stated if stated.exists() or not named.is_file() else named
 
 
 def _checked(path: Path) -> tuple[dict[str, Any], Contract | None]:

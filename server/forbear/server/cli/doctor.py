@@ -14,6 +14,7 @@ from forbear.server.cli.home import NOBODY, how_to_begin, run, senders, settings
 from forbear.server.cli.reading import AsJson
 from forbear.server.cli.surroundings import Finding
 from forbear.server.cli.terminal import say, say_json
+from forbear.server.config import BadSettings
 
 if TYPE_CHECKING:
     from forbear.rules.contract import Contract
@@ -36,7 +37,12 @@ def doctor(
     Each finding comes with its fix. With --online it asks as `forbear contract check --online`
     does, reserved and budgeted like any other request. Exit 1 if something is wrong.
     """
-    home = settings()
+    try:
+        home = settings()
+    except BadSettings as error:
+        told, _, fix = str(error).rpartition("; ")
+        _report([Finding("settings", told or fix, False, fix if told else None)], as_json=as_json)
+        raise typer.Exit(1) from error
     found: list[Finding] = [_home(home), *_relative(home), *_readable_by_others(home)]
     found.append(surroundings.program())
     if found[0].ok is False:

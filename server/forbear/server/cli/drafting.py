@@ -81,9 +81,9 @@ def new(
     from forbear.rules.draft_exchanges import draft as drafted
     from forbear.rules.exchanges import Unusable
 
-    _check_name(name, "NAME")
+    check_name(name, "NAME")
     if action is not None:
-        _check_name(action, "--action")
+        check_name(action, "--action")
     lines, answers, looks = from_curl or [], answer or [], status_answer or []
     if not lines:
         raise Failure(
@@ -209,7 +209,7 @@ def draft(
     if (openapi is None) == (har is None):
         raise Failure("Name one source: --openapi FILE or --har FILE.")
     if name is not None:
-        _check_name(name, "--name")
+        check_name(name, "--name")
     if openapi is not None:
         _from_openapi(openapi, operation or [], find, name, printed, out)
     else:
@@ -307,9 +307,10 @@ def _list(document: Document, source: str, provider: str, find: str | None) -> N
     if calls:
         say()
         say("Single calls" if jobs else "Single calls (no submission with a state was found)")
+    width = max((len(one.id) for one in calls[:MOST_LISTED] if one.id != one.line), default=0)
     for one in calls[:MOST_LISTED]:
         same = one.id == one.line
-        say(f"  {one.line}" if same else f"  {one.id}    {one.line}")
+        say(f"  {one.line}" if same else f"  {one.id:<{width}}  {one.line}")
     hidden = max(0, len(jobs) - MOST_LISTED) + max(0, len(calls) - MOST_LISTED)
     if hidden:
         say(f"  … and {hidden} more; --find WORD looks for some")
@@ -332,7 +333,7 @@ def _from_recording(
     from forbear.server.documents import json_of, read
 
     if action is not None:
-        _check_name(action, "--action")
+        check_name(action, "--action")
     try:
         found = job_in(json_of(read(source)))
         provider = name or draft_exchanges.provider_of(found.submit.sent)
@@ -353,7 +354,8 @@ def _from_recording(
 # --- what is written ------------------------------------------------------------------------
 
 
-def _check_name(name: str, what: str) -> None:
+def check_name(name: str, what: str) -> None:
+    """Raise Failure if `name`, given as `what`, cannot be that of a contract or action."""
     from forbear.rules.contract_terms import NAME
 
     if NAME.fullmatch(name) is None or len(name) > 64:

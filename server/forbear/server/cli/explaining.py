@@ -24,7 +24,7 @@ def explain(
     name: Annotated[
         str | None,
         typer.Argument(
-            metavar="[FILE|PROVIDER][.ACTION]",
+            metavar="FILE|PROVIDER[.ACTION]",
             help="Without an action: all jobs and calls. Default: the only contract of the home.",
         ),
     ] = None,

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 Named = Annotated[
     str | None,
     typer.Argument(
-        metavar="[FILE|PROVIDER]",
+        metavar="FILE|PROVIDER",
         help="A contract file, a provider of the home, or one that comes with Forbear. "
         "Default: the only one of the home.",
     ),

@@ -27,7 +27,7 @@ def attempt(
     action: Annotated[str, typer.Argument(metavar="PROVIDER.ACTION")],
     arguments: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[KEY=VALUE]...", help="key=text, or key:=JSON for other types."),
+        typer.Argument(metavar="KEY=VALUE", help="key=text, or key:=JSON for other types."),
     ] = None,
     purpose: Annotated[str | None, typer.Option(help="What it is for.")] = None,
     task: Annotated[str | None, typer.Option(help="The task it belongs to.")] = None,
@@ -89,7 +89,9 @@ def pairs(arguments: Sequence[str]) -> dict[str, Any]:
         try:
             given[name] = json.loads(text) if is_json else text
         except (ValueError, RecursionError) as error:
-            raise Failure(f"{pair!r}: after := must come JSON ({error}).") from error
+            raise Failure(
+                f"{pair!r}: after := must come JSON ({error}); write text as {name}=…"
+            ) from error
     return given
 
 
