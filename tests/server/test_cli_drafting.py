@@ -210,6 +210,19 @@ def test_a_secret_in_an_odd_place_is_neither_written_nor_shown(
     assert not [one for one in (ODD, ODD[:9], "4242424242424242") if one in text]
 
 
+def test_what_is_no_base64_is_no_fault_of_the_program(home: Path, run: Run) -> None:
+    line = "curl https://api.new.example/v1/things -H 'Authorization: Basic geheïm-12345'"
+    made = run("contract", "new", "other", "--from-curl", line, "--print")
+    assert (made.code, "gehe" in made.out) == (0, False)
+    entry = {
+        "request": {"method": "GET", "url": "https://api.new.example/"},
+        "response": {"content": {"text": "é", "encoding": "base64"}},
+    }
+    (home / "odd.har").write_text(json.dumps({"log": {"entries": [entry]}}), encoding="utf-8")
+    refused = run("contract", "draft", "--har", str(home / "odd.har"), "--name", "other")
+    assert (refused.code, "no request with a JSON answer" in refused.err) == (2, True)
+
+
 def test_a_file_of_another_name_says_whose_provider_it_is(home: Path, run: Run) -> None:
     out = home / "contracts" / "mine.toml"
     assert run("contract", "new", "other", "--from-curl", CURL, "--out", str(out)).code == 0

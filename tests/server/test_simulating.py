@@ -10,7 +10,9 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import IO, Any
 
 import httpx
@@ -368,7 +370,7 @@ ACCOUNT = '[account]\nid = "acct_17"\ncheck = { path = "/me", at = "/account/id"
 
 
 def online(command: list[str], *more: str) -> tuple[int, Any]:
-    place = [word for word in command if word.startswith("FORBEAR_HOME=")]
+    place = [word for word in command if "=" in word and word.split("=")[0].isupper()]
     ran = tried([*place, "forbear", "contract", "check", "--online", "--json", *more])
     return ran.returncode, json.loads(ran.stdout)["online"][0]
 
@@ -388,6 +390,29 @@ def test_one_read_tells_whose_the_key_is(home: Path, tmp_path: Path, stated: str
     assert abs(told["clock_behind_ms"]) <= 2_000
     assert told["request"] == "GET /me"
     assert "1 x account.check" in requests
+
+
+@pytest.mark.parametrize("status", [302, 401])
+def test_an_answer_that_is_no_success_says_nothing_of_the_account(
+    tmp_path: Path, status: int
+) -> None:
+    class Refusing(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(status)
+            self.send_header("Content-Type", "application/json")
+            self.end_headers()
+            self.wfile.write(b'{"account": {"id": "acct_17"}}')
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Refusing) as provider:
+        Thread(target=provider.serve_forever, daemon=True).start()
+        text = SMALLEST.replace("[jobs.export]", ACCOUNT, 1)
+        address = f'base_url = "http://127.0.0.1:{provider.server_port}"'
+        path = tmp_path / "contracts" / "exp.toml"
+        path.parent.mkdir()
+        path.write_text(re.sub(r'base_url *= *"[^"]*"', address, text), encoding="utf-8")
+        code, told = online([f"FORBEAR_HOME={tmp_path}", "EXP_TOKEN=x", "forbear"])
+        provider.shutdown()
+    assert (code, told["status"], told["account"]) == (1, status, None)
 
 
 def test_without_a_harmless_read_nothing_is_sent(

@@ -7,7 +7,6 @@ from the first moment on, so that nothing that is made of a `Sent` can hold one 
 from __future__ import annotations
 
 import base64
-import binascii
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -161,7 +160,7 @@ def _authorization(name: str, text: str) -> Secret:
     if found and scheme == "basic":
         try:
             login = base64.b64decode(found[2], validate=True).decode()
-        except (binascii.Error, UnicodeDecodeError):
+        except ValueError:  # letters that base64 does not have, or no text
             return _secret("basic", "", found[2])
         return _login(login)
     if found:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from urllib.parse import unquote
@@ -147,7 +146,7 @@ def _received(response: Mapping[str, Json]) -> Received:
     if content.get("encoding") == "base64":
         try:
             body = base64.b64decode(text, validate=True)
-        except binascii.Error:
+        except ValueError:
             raise Unusable("its content is no base64") from None
     status = text_of(response.get("status")) or ""
     code = int(status) if status.isascii() and status.isdecimal() and len(status) == 3 else None

@@ -109,6 +109,8 @@ def _names_account(contract: Contract, call: Call) -> Pointer | None:
 def _account(contract: Contract, op: Operation, exchange: Exchange, at: Pointer) -> str | None:
     if op.state is State.SUCCEEDED:
         return contract.account["id"]  # which is what a success of this read means
+    if not 200 <= (exchange.attempt.status or 0) < 300:
+        return None  # a refusal, a redirect or a failure is no word about the account
     try:
         return text_of(locate(decode(exchange.body), at))
     except Unreadable:

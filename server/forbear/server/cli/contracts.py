@@ -68,9 +68,9 @@ def check(
 ) -> None:
     """Check contract files: every mistake with line and fix, what is left open, the examples.
 
-    With --online the [account] check, or a read that needs no arguments, is sent once, reserved and
-    budgeted like any other request. Exit 1 if a file has mistakes, an example does not come out, or
-    a provider did not answer as it should.
+    With --online the [account] check, or a read that needs no arguments, is sent, reserved and
+    budgeted like any other read: again only as the contract retries one that failed. Exit 1 if a
+    file has mistakes, an example does not come out, or a provider did not answer as it should.
     """
     if account_only and not ask_online:
         raise Failure("--account goes with --online: nothing is sent without it.")
