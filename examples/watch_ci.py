@@ -30,7 +30,8 @@ async def main() -> None:
         # What is over is over: the same call again tells what came of it, and starts nothing.
         jobs = await agent.call("fetch_result", operation_id=run["operation_id"], name="jobs")
         jobs = await agent.wait(jobs)
-        print(f"its jobs: {jobs['result']['inline']}")
+        print("its jobs, as the provider lists them; a simulated one knows no reasons:")
+        print(jobs["result"]["inline"])
 
 
 asyncio.run(main())
