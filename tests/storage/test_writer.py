@@ -270,7 +270,7 @@ async def test_a_writer_goes_on_after_the_lock_file_failed_once(
         raise OSError(37, "No locks available")
 
     with monkeypatch.context() as broken:
-        broken.setattr("forbear.storage.database.fcntl.flock", refuse)
+        broken.setattr("fcntl.flock", refuse)
         with pytest.raises(StoreUnavailable, match="No locks available"):
             await bench.writer.run(put(1))
     assert await bench.writer.run(put(2)) == 2

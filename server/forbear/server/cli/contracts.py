@@ -62,13 +62,13 @@ def check(
     ] = False,
     account_only: Annotated[
         bool,
-        typer.Option("--account", help="With --online: the [account] check alone."),
+        typer.Option("--account", help="With --online: the check of the account alone."),
     ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Check contract files: every mistake with line and fix, what is left open, the examples.
 
-    With --online the [account] check, or a read that needs no arguments, is sent, reserved and
+    With --online the check of the account, or a read without arguments, is sent, reserved and
     budgeted like any other read: again only as the contract retries one that failed. Exit 1 if a
     file has mistakes, an example does not come out, or a provider did not answer as it should.
     """
