@@ -76,7 +76,7 @@ class Accounts:
             _log.warning("the account of %s is not checked: %s", provider, outcome.message)
 
     async def _asked(self, call: Call, holding: Holding, key: str | None) -> Accepted | Refusal:
-        given = Given("whose this credential is", key, Priority.INTERACTIVE, None)
+        given = Given(None, key, Priority.INTERACTIVE, None)
         drafter = Drafter(self._store.key, self._random, PRINCIPAL, None)
         about = {"credential": holding.credential}
         draft = drafter.call(holding, call, about, call_bounds(call, None, None), given)
