@@ -25,7 +25,7 @@ from forbear.server.fake import ON_CONNECT, Answer, Drop, FakeProvider, retry_af
 pytestmark = pytest.mark.anyio
 
 READ = "GET /customers/c_1"
-CUSTOMER: Data = {"method": "GET", "path": "/customers/{arg.id}", "timeout": "200ms"}
+CUSTOMER: Data = {"method": "GET", "path": "/customers/{arg.id}", "timeout": "1s"}
 NEVER = Answer(json={}, gate="never")
 
 
@@ -42,7 +42,7 @@ async def test_re_01_a_budget_of_three_is_three_requests_at_a_provider_that_neve
     tmp_path: Path,
 ) -> None:
     classes = {"read": {"max_attempts": 3}, "idempotent_write": {"max_attempts": 3}}
-    calls = {"customer": CUSTOMER, "transfer": TRANSFER | KEYED | {"timeout": "200ms"}}
+    calls = {"customer": CUSTOMER, "transfer": TRANSFER | KEYED | {"timeout": "1s"}}
     async with stage(tmp_path, calls=calls, classes=classes) as on:
         for route in (READ, WRITE):
             on.script(*[NEVER] * 9, route=route)

@@ -14,8 +14,8 @@ from forbear.server.fake import Answer, Drop, Raw, Step, gzip_bomb, huge_head
 
 pytestmark = pytest.mark.anyio
 
-BRISK: Data = NO_RESULT | {"status": {"method": "GET", "path": "/exports/{id}", "timeout": "400ms"}}
-"""A job whose polls must be over within 400 ms."""
+BRISK: Data = NO_RESULT | {"status": {"method": "GET", "path": "/exports/{id}", "timeout": "1s"}}
+"""A job whose polls must be over within a second; a busy machine connects in less."""
 
 RUNNING = {"id": "exp_1", "state": "running"}
 HTML = Answer(headers=(("Content-Type", "text/html"),), body="<html>Maintenance until ten</html>")
@@ -195,7 +195,7 @@ WRITES: dict[str, Sequence[Step]] = {
 async def test_a_submission_whose_answer_cannot_be_read_is_unclear_and_never_repeated(
     tmp_path: Path, steps: Sequence[Step]
 ) -> None:
-    submit: dict[str, Any] = {"method": "POST", "path": "/exports", "timeout": "400ms"}
+    submit: dict[str, Any] = {"method": "POST", "path": "/exports", "timeout": "1s"}
     job_of = {name: value for name, value in EXPORT.items() if name != "body"}
     job_of |= {"submit": submit | {"body": EXPORT["body"]}}
     async with stage(tmp_path, job_of, states=FOREVER) as on:
