@@ -17,6 +17,7 @@ from typing import IO, Any
 
 import httpx
 import pytest
+from tests.rules.contracts import SMALL
 from tests.server.commanding import Run, child_environment
 
 from forbear.server.simulator import faults, provider
@@ -24,27 +25,9 @@ from forbear.server.simulator.copies import copy
 from forbear.server.simulator.provider import Simulator
 from forbear.server.simulator.source import of_text
 
-SMALLEST = """\
-contract = 1
-base_url = "https://api.exp.example/v1"
-auth     = "bearer env:EXP_TOKEN"
-
-[jobs.export]
-usual     = "10m"
-deadline  = "40m"
-submit    = "POST /exports"
-body      = { dataset = "{arg.dataset}" }
-id        = "/job_id"
-status    = "GET /exports/{id}"
-state     = "/state"
-waiting   = ["queued", "running"]
-succeeded = ["done"]
-failed    = ["failed"]
-result    = "GET {/result/url}"
-
-[calls]
-customer = "GET /customers/{arg.id}"
-
+SMALLEST = (
+    SMALL
+    + """
 [calls.transfer]
 label   = "Transfer {arg.amount}"
 method  = "POST"
@@ -62,6 +45,7 @@ items  = "/data"
 match  = { "/reference" = "{ref}" }
 take   = { id = "/id" }
 """
+)
 HEAD = SMALLEST[: SMALLEST.index("[jobs")]
 ONLY_JOB = SMALLEST[: SMALLEST.index("[calls]")]
 """`spec/contract.md` calls the beginning of it the smallest useful contract."""

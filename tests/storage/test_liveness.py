@@ -103,3 +103,22 @@ def test_a_file_of_an_earlier_boot_shows_nobody_that_lives_and_proves_nobody_dea
     later = SharedLiveness(tmp_path, "own_b", ManualClock(Moment(0, 0, "later")))
     assert later.others() == set()
     assert later.alive("own_a")
+
+
+@pytest.mark.requirement("D02")
+def test_a_dead_file_that_cannot_be_removed_is_dead_and_no_news_to_every_sweep(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sweep that found it anew each time would have the store written several times a second."""
+    (tmp_path / "own_dead").touch()
+    watcher = Liveness(tmp_path, "own_watcher")
+
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(Path, "unlink", refuse)
+        assert watcher.sweep() == 0
+        assert not watcher.alive("own_dead")
+    assert watcher.sweep() == 1
+    assert not (tmp_path / "own_dead").exists()

@@ -10,7 +10,6 @@ import errno
 import getpass
 import os
 import sys
-from contextlib import suppress
 from pathlib import Path
 
 if sys.platform == "win32":
@@ -67,12 +66,11 @@ def remove_locked(path: Path, descriptor: int) -> None:
     """Remove a file that `descriptor` has locked, and close it.
 
     Nobody else can lock the name in between: POSIX removes first, and Windows refuses to remove
-    what another process has opened meanwhile, so that it stays.
+    what another process has opened meanwhile. Raises OSError if it stays; it is closed anyway.
     """
     if sys.platform == "win32":
         os.close(descriptor)
-        with suppress(PermissionError):
-            path.unlink(missing_ok=True)
+        path.unlink(missing_ok=True)
     else:
         try:
             path.unlink(missing_ok=True)

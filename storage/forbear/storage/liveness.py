@@ -47,8 +47,9 @@ class Liveness:
 
     def release(self) -> None:
         if self._descriptor is not None:
-            files.remove_locked(self._folder / self.owner, self._descriptor)
-            self._descriptor = None
+            descriptor, self._descriptor = self._descriptor, None
+            with suppress(OSError):  # whoever sweeps next removes what stays
+                files.remove_locked(self._folder / self.owner, descriptor)
 
     def alive(self, owner: str) -> bool:
         """Whether that process lives. Only a missing or lockable file proves it dead."""
@@ -72,8 +73,9 @@ class Liveness:
         return sum(self._bury(owner, remove=True) for owner in others)
 
     def _bury(self, owner: str, *, remove: bool) -> bool:
-        """Whether that process is dead. Its file is removed while its lock is held here, so that
-        a process which is just starting never loses the file that it has locked.
+        """Whether that process is dead, and its file gone if that was to be. It is removed while
+        its lock is held here, so that a process which is just starting never loses the file that it
+        has locked.
         """
         path = self._folder / owner
         try:
@@ -87,12 +89,14 @@ class Liveness:
             linked = dead and files.is_linked(descriptor)
         except OSError:
             dead = linked = False
-        if remove and linked:
-            with suppress(OSError):
-                files.remove_locked(path, descriptor)
-        else:
+        if not (remove and linked):
             os.close(descriptor)
-        return dead
+            return dead
+        try:
+            files.remove_locked(path, descriptor)
+        except OSError:
+            return False  # or every sweep would find it anew
+        return True
 
 
 class SharedLiveness(Liveness):
