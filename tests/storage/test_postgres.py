@@ -26,7 +26,7 @@ from tests.support import ManualClock
 
 from forbear.server.clock import SystemClock, SystemRandom
 from forbear.storage import audit, postgres, schema, tallies, verifying
-from forbear.storage.connecting import engine
+from forbear.storage.connecting import engine, failing
 from forbear.storage.counters import COUNTERS_POSTGRESQL
 from forbear.storage.errors import StoreUnavailable
 from forbear.storage.guards import GUARDS_POSTGRESQL
@@ -147,6 +147,26 @@ def test_a_server_that_cannot_be_used_is_named_with_the_fix(
     address = url(tmp_path / "home").replace(*change)
     with pytest.raises(StoreUnavailable, match=says):
         open_store(tmp_path / "home", address)
+
+
+@pytest.mark.requirement("D09")
+@pytest.mark.parametrize(
+    "asked", ["PREPARE twice AS SELECT 1; PREPARE twice AS SELECT 1", "EXECUTE never"]
+)
+async def test_a_pooler_that_loses_prepared_statements_is_named_with_the_fix(
+    server: stores.Server, asked: str
+) -> None:
+    # What PgBouncer 1.18 was seen to answer: the statement of one client is there for another, or
+    # is not there any more.
+    async def ask() -> None:
+        made = engine(server.url, poolclass=NullPool, isolation_level="AUTOCOMMIT")
+        with failing("here"):
+            async with made.connect() as connection:
+                for one in asked.split("; "):
+                    await connection.exec_driver_sql(one)
+
+    with pytest.raises(StoreUnavailable, match=r"-> a pooler .*max_prepared_statements"):
+        await ask()
 
 
 @pytest.mark.requirement("D09", "A08")
