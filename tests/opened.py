@@ -58,7 +58,7 @@ def _with(home: Path, work: Callable[[sa.Connection, Log], T]) -> T:
 
 
 async def _on_server(url: str, home: Path, work: Callable[[sa.Connection, Log], T]) -> T:
-    database = Postgres(url, Places(home / "keys"), SystemClock())
+    database = Postgres(url, home, Places(home / "keys"), SystemClock())
     try:
         async with database.writers.begin() as connection:
             return await connection.run_sync(work, database.log)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 
@@ -124,3 +125,30 @@ def test_a_second_host_is_brought_up_by_a_backup_of_the_keys(
     assert names <= {path.name for path in (other / "keys").iterdir()}
     for name in names:
         assert (other / "keys" / name).read_text() == (home / "keys" / name).read_text()
+
+
+@pytest.mark.requirement("D11")
+def test_a_restored_database_is_held_until_a_person_adopts_it(
+    home: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    op_id = drive(home, waits)
+    server = stores.current.server
+    assert server is not None
+    server.copy(home, home.with_name("restored"))
+    server.share(home.with_name("restored"), home)
+    for setting, value in stores.environment(home).items():
+        monkeypatch.setenv(setting, value)
+    name = server.database_name(home)
+    (home / "config.toml").chmod(0o600)
+
+    told = run("doctor")
+    assert told.code == 1
+    assert "its database is a copy of another one: only lookups are sent" in told.out
+    ran = run("adopt", "--yes")
+    assert ran.code == 0, ran.out + ran.err
+    assert re.search(rf"{name}\S* is held as a copy: its database is a copy of another", ran.out)
+    assert "What the other database accepted or sent since is not known here." in ran.out
+    assert "is the living database; what waits goes on." in ran.out
+    assert "copy" not in run("doctor").out
+    assert "is no copy: it is the living database already." in run("adopt", "--yes").out
+    assert "waiting" in run("show", op_id).out

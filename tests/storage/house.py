@@ -185,7 +185,7 @@ class Served:
     """A database on a server, as a `Database` is used here."""
 
     def __init__(self, url: str, home: Path, clock: ManualClock) -> None:
-        opened = Postgres(url, Places(home / "keys"), clock, own_time=True)
+        opened = Postgres(url, home, Places(home / "keys"), clock, own_time=True)
         self.path: Any = url  # as `verifying.read` takes it
         self.log = opened.log
         self.readers = opened.readers

@@ -189,8 +189,8 @@ def _fix(error: BaseException) -> str:
             return " -> let this user create tables in the schema: it must own the database"
         case "42P05" | "26000":
             return (
-                " -> a pooler between transactions must know prepared statements: PgBouncer 1.21 or "
-                "newer with max_prepared_statements above 0; or name the server itself"
+                " -> a pooler between transactions must know prepared statements (PgBouncer 1.21 "
+                "or newer, max_prepared_statements above 0); or name the server itself"
             )
         case _ if isinstance(error, OSError):
             return " -> start the server, or correct FORBEAR_DATABASE_URL"

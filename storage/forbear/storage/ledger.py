@@ -52,6 +52,7 @@ from forbear.storage import (
     audit,
     authority,
     deciding,
+    late,
     limits,
     queueing,
     register,
@@ -426,6 +427,9 @@ class Ledger:
         outcome = outcome_of(reply)
         facts = evidence_of(reserved.operation, reply, signal)
         mine = reserving.close(connection, permit.attempt_id, now, outcome, facts)
+        forgot = None if mine else late.unknown(connection, reserved, outcome, signal, now)
+        if forgot is not None:
+            return forgot
         op = as_now(connection, reserved.operation)
         if not mine:
             return self._late(connection, op, reserved, outcome, facts, signal, now)
@@ -481,15 +485,7 @@ class Ledger:
             .values(late=True, outcome=outcome, **facts)
         )
         limits.learn_late(connection, reserved, signal, now)
-        body: dict[str, object] = {
-            "attempt": reserved.permit.attempt_id,
-            "outcome": outcome,
-            "meaning": str(signal.meaning),
-            "http": signal.status,
-            "state": signal.state,
-        }
-        if signal.take:
-            body["take"] = dict(signal.take)
+        body = late.told(reserved, outcome, signal)
         verdict = None
         if open_attempt(connection, op.id) is None:
             if signal.meaning in _ENDS and op.state is State.WAITING:

@@ -1,10 +1,10 @@
-"""The high-water mark: how far a store has come, kept beside its file and not in it.
+"""The high-water mark: how far a store has come, kept beside the store and not in it.
 
-After each commit the head of the audit log is written into `NAME.mark`, under the lock of the
-store. Whoever then puts an older file in the place of the store's, or copies both elsewhere, has a
-store that the mark is not of. Nothing is synced for it: a mark that lags after a power loss is of
-an earlier row of the same log, which proves nothing against the store. It is never ahead of what is
-durable.
+After each commit the head of the audit log is written into `NAME.mark`, for a file under the lock
+of the store. Whoever then puts an older file in the place of the store's, or copies both elsewhere,
+has a store that the mark is not of. Nothing is synced for it: a mark that lags after a power loss
+is of an earlier row of the same log, which proves nothing against the store. It is never ahead of
+what is durable.
 """
 
 from __future__ import annotations
@@ -45,11 +45,64 @@ class Head:
 
 
 @dataclass(frozen=True, slots=True)
-class _Marked:
+class Marked:
+    """What a mark says."""
+
     head: Head
-    file: str
+    file: str = "-"
     """Inode number and time of birth of the store: a copy of a file is another file."""
-    machine: str | None
+    machine: str | None = None
+
+
+class MarkFile:
+    """Where a mark is kept. A file that cannot be read, or is no mark, counts as none."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._descriptor: int | None = None
+
+    def read(self) -> Marked | None:
+        try:
+            words = files.read_start(self._opened(create=False), _SIZE).decode("ascii").split()
+            name, sequence, row, file, known = words
+            head = Head(int(sequence), row)
+        except (OSError, ValueError):
+            return None
+        if name != "forbear-mark-1":
+            return None
+        return Marked(head, file, None if known == "-" else known)
+
+    def write(self, marked: Marked) -> None:
+        """Raises OSError: the mark stays as it was."""
+        head = marked.head
+        words = f"forbear-mark-1 {head.sequence} {head.hash} {marked.file} {marked.machine or '-'}"
+        files.write_start(self._opened(), words.ljust(_SIZE - 1).encode() + b"\n")
+
+    def close(self) -> None:
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    def _opened(self, *, create: bool = True) -> int:
+        """The file, opened anew where somebody took it away."""
+        if self._descriptor is not None and not files.is_linked(self._descriptor):
+            self.close()
+        if self._descriptor is None:
+            self._descriptor = files.open_private(self.path, create=create)
+        return self._descriptor
+
+
+def behind(marked: Head, found: str | None, first: int | None, last: int | None) -> str | None:
+    """Why a log is not the one that was at `marked`; None if it may be.
+
+    `found` is the hash of its row of that number, `first` and `last` its first and last row.
+    """
+    if (last or 0) < marked.sequence:
+        return f"it ends at row {last or 0} of its audit log and was at row {marked.sequence}"
+    pruned = found is None and marked.sequence < (first or 0)
+    if marked.sequence == 0 or pruned or found == marked.hash:
+        return None
+    return f"row {marked.sequence} of its audit log is another one than it was"
 
 
 class Mark:
@@ -57,11 +110,11 @@ class Mark:
 
     def __init__(self, path: Path) -> None:
         self.store = path
-        self.path = path.with_name(path.name + ".mark")
+        self._kept = MarkFile(path.with_name(path.name + ".mark"))
+        self.path = self._kept.path
         self._inode = path.stat().st_ino
         self._file = f"{self._inode}.{_born(path)}"
         self._machine = machine()
-        self._descriptor: int | None = None
 
     def begin(self) -> None:
         """Make the mark of a store that has none because nothing wrote one so far."""
@@ -73,7 +126,7 @@ class Mark:
 
         A store in which nothing ever happened is a new one, wherever it comes from.
         """
-        kept = self._read()
+        kept = self._kept.read()
         if self.head(connection) == (Head() if kept is None else kept.head) == Head():
             return None
         if kept is None:
@@ -92,7 +145,7 @@ class Mark:
             moved = True
         if moved:
             return "another file is in its place"
-        kept = self._read()
+        kept = self._kept.read()
         return None if kept is None else self._behind(connection, kept.head)
 
     def set(self, head: Head) -> None:
@@ -101,16 +154,12 @@ class Mark:
         Raises:
             OSError: the mark stays where it was.
         """
-        descriptor = self._opened()
-        kept = self._read()
+        kept = self._kept.read()
         known = kept.machine if kept is not None and self._machine is None else self._machine
-        words = f"forbear-mark-1 {head.sequence} {head.hash} {self._file} {known or '-'}"
-        files.write_start(descriptor, words.ljust(_SIZE - 1).encode() + b"\n")
+        self._kept.write(Marked(head, self._file, known))
 
     def close(self) -> None:
-        if self._descriptor is not None:
-            os.close(self._descriptor)
-            self._descriptor = None
+        self._kept.close()
 
     @staticmethod
     def head(connection: Connection) -> Head:
@@ -125,34 +174,7 @@ class Mark:
             f"SELECT (SELECT {_HASH} FROM events WHERE sequence = ?), "
             "(SELECT min(sequence) FROM events), (SELECT max(sequence) FROM events)"
         )
-        found, first, last = _driver(connection).execute(query, (marked.sequence,)).fetchone()
-        if (last or 0) < marked.sequence:
-            return f"it ends at row {last or 0} of its audit log and was at row {marked.sequence}"
-        pruned = found is None and marked.sequence < (first or 0)
-        if marked.sequence == 0 or pruned or found == marked.hash:
-            return None
-        return f"row {marked.sequence} of its audit log is another one than it was"
-
-    # --- the file -----------------------------------------------------------------------------
-
-    def _read(self) -> _Marked | None:
-        try:
-            words = files.read_start(self._opened(create=False), _SIZE).decode("ascii").split()
-            name, sequence, row, file, known = words
-            head = Head(int(sequence), row)
-        except (OSError, ValueError):
-            return None
-        if name != "forbear-mark-1":
-            return None
-        return _Marked(head, file, None if known == "-" else known)
-
-    def _opened(self, *, create: bool = True) -> int:
-        """The file, opened anew where somebody took it away."""
-        if self._descriptor is not None and not files.is_linked(self._descriptor):
-            self.close()
-        if self._descriptor is None:
-            self._descriptor = files.open_private(self.path, create=create)
-        return self._descriptor
+        return behind(marked, *_driver(connection).execute(query, (marked.sequence,)).fetchone())
 
 
 def _same_file(one: str, other: str) -> bool:

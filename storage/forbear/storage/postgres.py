@@ -22,6 +22,10 @@ was committed; then the server is asked by the number of the transaction (`pg_xa
 nothing is lost or done twice, whatever a unit does.
 
 The time of all transactions is that of the server (`ServerClock`), read after the lock was taken.
+
+Each batch looks whether the database is still the one that this home knows (`servermark`). One that
+was set back is held from then on, in the same transaction, and what the batch brings is stored in
+it.
 """
 
 from __future__ import annotations
@@ -29,6 +33,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
@@ -38,7 +43,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.pool import NullPool
 
 from forbear.rules.ports import Clock
-from forbear.storage import encrypting, rekeying, schema
+from forbear.storage import encrypting, rekeying, schema, servermark
 from forbear.storage.connecting import (
     PATIENCE,
     apart,
@@ -55,9 +60,11 @@ from forbear.storage.errors import StoreTooNew, StoreUnavailable
 from forbear.storage.generations import Terms, terms
 from forbear.storage.keyfiles import Name, Places
 from forbear.storage.listening import CHANNEL, Ear
+from forbear.storage.mark import Head
 from forbear.storage.schema import data_keys
-from forbear.storage.sealing import EpochKey, Log
+from forbear.storage.sealing import GENESIS, EpochKey, Log
 from forbear.storage.serverclock import ServerClock
+from forbear.storage.servermark import ServerMark
 from forbear.storage.vault import Vault, unlock
 from forbear.storage.writer import UPGRADED, BatchDead, Outcome, Unit, Writer, unavailable
 
@@ -77,8 +84,7 @@ of the wait for the lock. Who waits longer than somebody may be silent can tell 
 READERS = 3
 """Connections of a process for reading. With one for writing and one that listens it has 5."""
 
-BEGIN = sa.text(
-    f"""\
+_BEGIN = f"""\
 SELECT set_config('lock_timeout', '{WAITS}', true),
   set_config('statement_timeout', '{STATEMENT}', true),
   set_config('idle_in_transaction_session_timeout', '{IDLE}', true),
@@ -87,17 +93,29 @@ SELECT set_config('lock_timeout', '{WAITS}', true),
   pg_advisory_xact_lock({LOCK}),
   pg_backend_pid() AS pid,
   (extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now"""
-)
+
+BEGIN = sa.text(_BEGIN)
 """The first statement of every transaction that writes. Its columns are evaluated in their order:
 the time is read when the lock is held."""
+
+_ENTER = sa.text(
+    f"{_BEGIN}, (SELECT {servermark.HASH} FROM events WHERE sequence = CAST(:marked AS bigint))"
+    " AS found"
+)
+"""The same for a batch, which also looks for the row that this home saw last."""
 
 _END = sa.text(
     f"""\
 SELECT pg_current_xact_id_if_assigned()::text AS number,
   CASE WHEN pg_current_xact_id_if_assigned() IS NOT NULL
-    THEN pg_notify('{CHANNEL}', '') END"""
+    THEN pg_notify('{CHANNEL}', '') END,
+  last.sequence, last.hash
+FROM (VALUES (1)) AS once LEFT JOIN LATERAL
+  (SELECT sequence, {servermark.HASH} AS hash FROM events ORDER BY sequence DESC LIMIT 1) AS last
+  ON true"""
 )
-"""The last: the number of the transaction, if it changed anything, which then is announced."""
+"""The last: the number of the transaction, if it changed anything, which then is announced; and how
+far the store has come."""
 
 _SILENT = sa.text(
     f"""\
@@ -113,8 +131,13 @@ WHERE locktype = 'advisory' AND granted AND database = datid AND datname = curre
 _FATE = sa.text("SELECT pg_xact_status(CAST(CAST(:number AS text) AS xid8))")
 
 
+Hold = Callable[[Connection, str, int], object]
+"""Hold the store as one that may not be the living one: why, and when (see `custody.hold`)."""
+
+
 class Postgres:
-    """A store's database on a server, and the keys of its audit log, which lie in the home.
+    """A store's database on a server, and what lies in the home beside it: how far it has come, and
+    the keys of its audit log, unless `places` says otherwise.
 
     `clock` is that of this machine; the store's own is `clock` of the instance. With `own_time`
     the store goes by the clock that was given, as tests do.
@@ -127,6 +150,7 @@ class Postgres:
     def __init__(
         self,
         url: str,
+        home: Path,
         places: Places,
         clock: Clock,
         opening: Callable[[Connection, Places, str], Log] = rekeying.opened,
@@ -137,9 +161,11 @@ class Postgres:
         self.place = shown(url)
         self._server_clock = None if own_time else ServerClock(clock)
         self.clock: Clock = self._server_clock or clock
+        self.mark = ServerMark(home)
+        self._doubted = False
         with failing(self.place):
             self.log, keys = apart(self._open(places, opening))
-        vault = Vault(keys)
+        self._vault = vault = Vault(keys)
         self.readers = engine(self._url, pool_size=READERS, isolation_level="AUTOCOMMIT")
         self.near = None
         """A server is never so near that nobody waits."""
@@ -172,7 +198,48 @@ class Postgres:
     ) -> Log:
         async with opener.begin() as connection:
             self.begin((await connection.execute(BEGIN)).one())
-            return await connection.run_sync(_prepared, places, opening, self.place)
+            log = await connection.run_sync(_prepared, places, opening, self.place)
+            head = await connection.run_sync(self._known)
+        if head is not None:
+            self.mark.set(head)
+        return log
+
+    def _known(self, connection: Connection) -> Head | None:
+        """How far the store has come, if it is the living one."""
+        self._doubted = self.mark.doubt(connection) is not None
+        if self._doubted:
+            return None
+        self.mark.claim(connection)
+        return servermark.head(connection)
+
+    def opened(self, hold: Hold) -> None:
+        """Hold a store that may not be the living one, before anything else is written.
+
+        Raises:
+            StoreUnavailable: it cannot be held.
+        """
+        if self._doubted:
+            with failing(self.place):
+                apart(self._hold(hold))
+
+    async def _hold(self, hold: Hold) -> None:
+        holder = engine(self._url, poolclass=NullPool, isolation_level=ISOLATION)
+        unlock(holder.sync_engine.dialect, self._vault)
+        try:
+            async with holder.execution_options(audit=self.log).begin() as connection:
+                self.begin((await connection.execute(BEGIN)).one())
+                head = await connection.run_sync(self.take_custody, hold)
+            self.mark.set(head, back=True)
+        finally:
+            await holder.dispose()
+
+    def take_custody(self, connection: Connection, hold: Hold) -> Head:
+        """Hold the store if it may not be the living one; from then on it is the one known."""
+        why = self.mark.doubt(connection)
+        if why is not None:
+            hold(connection, why, self.clock.now().wall)
+        self.mark.claim(connection)
+        return servermark.head(connection)
 
     def begin(self, row: sa.Row[Any]) -> None:
         """What the first statement of a transaction told."""
@@ -210,6 +277,7 @@ class Postgres:
         return None
 
     async def close(self) -> None:
+        self.mark.close()
         await self.ear.close()
         await self.readers.dispose()
         await self.writers.dispose()
@@ -279,9 +347,10 @@ class _InDoubt(Exception):
 class ServerWriter(Writer):
     """Writes batches of one process on one connection."""
 
-    def __init__(self, database: Postgres) -> None:
+    def __init__(self, database: Postgres, hold: Hold) -> None:
         super().__init__()
         self._database = database
+        self._hold = hold
 
     async def _end(self) -> None:
         """The connections end with the database."""
@@ -318,12 +387,17 @@ class ServerWriter(Writer):
 
     async def _transact(self, units: Sequence[Unit]) -> Sequence[Outcome]:
         database = self._database
+        known = database.mark.read()
         async with database.writers.connect() as connection:
             transaction = await connection.begin()
-            begun = (await connection.execute(BEGIN)).one()
+            begun = (await connection.execute(_ENTER, {"marked": known.sequence})).one()
             database.begin(begun)
+            lost = known != Head() and begun.found != known.hash
+            if lost:
+                await connection.run_sync(database.take_custody, self._hold)
             outcomes = await connection.run_sync(_steps, units)
-            number: str | None = (await connection.execute(_END)).scalar_one_or_none()
+            ended = (await connection.execute(_END)).one()
+            number: str | None = ended.number
             try:
                 await transaction.commit()
             except Exception as error:
@@ -332,6 +406,7 @@ class ServerWriter(Writer):
                 raise
         if number is not None:
             database.ear.expect(begun.pid)
+            database.mark.set(Head(ended.sequence or 0, ended.hash or GENESIS), back=lost)
         return outcomes
 
     async def _was_committed(self, number: str) -> bool:

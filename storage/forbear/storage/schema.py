@@ -35,7 +35,7 @@ from forbear.storage.vault import (
     SealedWord,
 )
 
-GENERATION = "0012"
+GENERATION = "0013"
 """The schema this program reads and writes: the newest migration."""
 
 metadata = sa.MetaData(
@@ -670,6 +670,9 @@ pauses = sa.Table(
     sa.Column("by", SealedObject("pauses.by"), nullable=False),
 )
 """What a person stopped: `all`, a provider, or a scope by its key. Read before every request."""
+
+whereabouts = sa.Table("whereabouts", metadata, sa.Column("database", sa.Text, primary_key=True))
+"""What the server calls the database of the store, at most one row; see `servermark`."""
 
 processes = sa.Table(
     "processes",

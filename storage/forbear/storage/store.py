@@ -110,8 +110,10 @@ class Store:
 
         self.path = self.home
         self.liveness = SharedLiveness(self.home / "run", owner, clock)
-        self._database = database = Postgres(url, places, clock, opening, own_time=own_time)
-        self._writer = ServerWriter(database)
+        hold, home = partial(custody.hold, ids=random), self.home
+        self._database = database = Postgres(url, home, places, clock, opening, own_time=own_time)
+        database.opened(hold)
+        self._writer = ServerWriter(database, hold)
         self.place, self.clock = database.place, database.clock
         database.ear.call(self.wake)
 

@@ -20,10 +20,10 @@ def register(app: typer.Typer) -> None:
 
 
 def adopt(yes: Yes = False) -> None:
-    """Let a restored or copied home send again.
+    """Let a restored or copied store send again.
 
-    Such a home sends nothing but lookups, because the one that it was copied from may have gone on
-    since. Stop that one for good first: two homes that go on with the same operations send twice.
+    Such a store sends nothing but lookups, because the one that it was copied from may have gone on
+    since. Stop that one for good first: two that go on with the same operations send twice.
     """
     home = settings()
     if is_new(home):
@@ -38,16 +38,19 @@ async def _adopted(home: Settings, *, yes: bool) -> None:
         why = next(
             (one["by"]["why"] for one in await store.read.pauses() if one["target"] == COPY), None
         )
+        # On a server the home is not what was copied.
+        here = home.home if home.database is None else store.place
+        kind = "home" if home.database is None else "database"
         if why is None:
-            say(f"{home.home} is no copy: it is the living home already.")
+            say(f"{here} is no copy: it is the living {kind} already.")
             return
-        say(f"{home.home} is held as a copy: {why}.")
+        say(f"{here} is held as a copy: {why}.")
         say(await _in_doubt(store))
-        say("What the other home accepted or sent since is not known here.")
-        question = "Has the home that it was copied from stopped for good?"
+        say(f"What the other {kind} accepted or sent since is not known here.")
+        question = f"Has the {kind} that it was copied from stopped for good?"
         be_sure(home, store.key, question, "adopt", "Nothing changed.", yes=yes)
         await store.adopt(by(store.path))
-        say(f"{home.home} is the living home; what waits goes on.", "green")
+        say(f"{here} is the living {kind}; what waits goes on.", "green")
         await remark_if_nobody_sends(store)
 
 

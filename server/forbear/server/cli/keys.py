@@ -229,7 +229,7 @@ def _replaced(home: Settings) -> None:
         else:
             from forbear.storage.postgres import Postgres
 
-            asyncio.run(Postgres(home.database, places(home), clock, opening).close())
+            asyncio.run(Postgres(home.database, home.home, places(home), clock, opening).close())
     except KeyInUse as error:
         raise Failure(f"{error}: nothing is lost, and nothing changed.", 1) from error
 
