@@ -21,31 +21,45 @@ BLOCK = 25
 
 
 @contextmanager
-def ground() -> Iterator[Ground]:
-    """A place for seeds, in memory where the system has one."""
+def place() -> Iterator[Path]:
+    """A folder for seeds, in memory where the system has one."""
     memory = Path("/dev/shm")
     folder = Path(tempfile.mkdtemp(prefix="forbear-", dir=memory if memory.is_dir() else None))
-    collecting = gc.isenabled()
-    gc.disable()  # a collection in the middle of a step costs more than the step
     try:
-        yield Ground(folder)
+        yield folder
     finally:
-        if collecting:
-            gc.enable()
         shutil.rmtree(folder, ignore_errors=True)
 
 
+@contextmanager
+def ground() -> Iterator[Ground]:
+    """A ground for seeds that this process runs."""
+    collecting = gc.isenabled()
+    gc.disable()  # a collection in the middle of a step costs more than the step
+    try:
+        with place() as folder:
+            yield Ground(folder)
+    finally:
+        if collecting:
+            gc.enable()
+
+
 _here: list[Ground] = []
+"""The ground of a process that does nothing else: what was made for one block serves the next."""
+
+
+def settle(folder: Path) -> None:
+    gc.disable()
+    _here.append(Ground(Path(tempfile.mkdtemp(dir=folder))))
 
 
 def block(seeds: range) -> list[tuple[int, tuple[str, ...], int, int]]:
     """Run some seeds in this process; of each its number, what broke, requests and commits."""
     told: list[tuple[int, tuple[str, ...], int, int]] = []
-    with ground() as here:
-        for seed in seeds:
-            outcome = run(seed, here)
-            told.append((seed, outcome.broken, outcome.requests, outcome.commits))
-        gc.collect()
+    for seed in seeds:
+        outcome = run(seed, _here[0])
+        told.append((seed, outcome.broken, outcome.requests, outcome.commits))
+    gc.collect()
     return told
 
 
@@ -53,7 +67,7 @@ def many(seeds: range, jobs: int) -> int:
     blocks = [seeds[at : at + BLOCK] for at in range(0, len(seeds), BLOCK)]
     began, done, requests, commits = time.monotonic(), 0, 0, 0
     bad: list[int] = []
-    with ProcessPoolExecutor(jobs) as pool:
+    with place() as folder, ProcessPoolExecutor(jobs, None, settle, (folder,)) as pool:
         for told in pool.map(block, blocks):
             for seed, broken, sent, stored in told:
                 done, requests, commits = done + 1, requests + sent, commits + stored

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import gc
 import re
+from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
 from sqlalchemy.dialects import sqlite
+from sqlalchemy.engine import Dialect
 from tests.storage.house import House
+from tests.support import FixedRandom, ManualClock
 
 from forbear.storage.schema import operations
 from forbear.storage.statements import Statement
@@ -35,6 +38,18 @@ def test_no_parameter_decides_whether_a_partial_index_serves(house: House) -> No
     spelled = {str(one.written.compile(dialect=sqlite.dialect())) for one in made}
     assert len(spelled) > 30
     assert {sql: by_parameter(sql) for sql in spelled if by_parameter(sql)} == {}
+
+
+def test_a_store_that_was_closed_leaves_nothing_behind(tmp_path: Path) -> None:
+    left = []
+    for number in range(3):
+        house = House(tmp_path / f"home-{number}", ManualClock(), FixedRandom())
+        house.waiting()
+        house.close()
+        del house
+        gc.collect()
+        left.append(sum(isinstance(one, Dialect) for one in gc.get_objects()))
+    assert left[0] == left[2], left
 
 
 def test_such_a_condition_is_found() -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
-from weakref import WeakKeyDictionary, ref
+from weakref import ref
 
 import sqlalchemy as sa
 from sqlalchemy import Connection
@@ -21,6 +21,9 @@ from sqlalchemy.engine.interfaces import Dialect
 
 Written = sa.Select[*tuple[Any, ...]] | sa.Insert | sa.Update | sa.Delete
 _Processor = Callable[[Any], Any]
+
+_PLANS = "forbear_plans"
+"""The attribute of a dialect that has the plans made for it."""
 
 
 class Statement:
@@ -33,7 +36,6 @@ class Statement:
     def __init__(self, written: Written, *sets: str) -> None:
         self.written = written
         self._sets = sets
-        self._plans: WeakKeyDictionary[Dialect, Plan] = WeakKeyDictionary()
         self._last: tuple[ref[Dialect], Plan] | None = None
 
     def all(self, connection: Connection, /, **values: object) -> Sequence[Any]:
@@ -74,9 +76,11 @@ class Statement:
         last = self._last
         if last is not None and last[0]() is dialect:
             return last[1]
-        plan = self._plans.get(dialect)
+        # A plan refers to its dialect, so it lies there: by a weak key it would keep it for ever.
+        plans: dict[Statement, Plan] = vars(dialect).setdefault(_PLANS, {})
+        plan = plans.get(self)
         if plan is None:
-            plan = self._plans[dialect] = Plan(self.written, self._sets, dialect)
+            plan = plans[self] = Plan(self.written, self._sets, dialect)
         self._last = ref(dialect), plan
         return plan
 
