@@ -11,10 +11,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from tests import stores
 from tests.crash.world import Nursery, World, fast, nursed, world
 from tests.server.commanding import TOKEN, child_environment
 
-pytestmark = [pytest.mark.anyio, pytest.mark.sqlite, pytest.mark.requirement("D11")]
+pytestmark = [pytest.mark.anyio, pytest.mark.requirement("D11")]
 
 CONTRACT = """\
 contract = 1
@@ -98,6 +99,7 @@ def commanded(home: Path, *words: str) -> subprocess.CompletedProcess[str]:
     environment = child_environment() | {
         "FORBEAR_HOME": str(home),
         "FORBEAR_OPERATOR_TOKEN": TOKEN,
+        **stores.environment(home),
     }
     command = [sys.executable, "-m", "forbear", *words]
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
@@ -112,15 +114,30 @@ def backed_up(home: Path) -> Path:
 
 
 def copied(home: Path) -> Path:
-    """The whole folder, with its mark and all."""
-    return Path(shutil.copytree(home, home.with_name("copied")))
+    """The whole folder, with its mark and all, and the database where there is one."""
+    target = Path(shutil.copytree(home, home.with_name("copied")))
+    stores.copy(home, target)
+    return target
 
 
+@pytest.mark.sqlite
 @pytest.mark.parametrize("how", [backed_up, copied], ids=["backup", "copy"])
 async def test_a_home_that_comes_back_sends_only_lookups_until_it_is_adopted(
     tmp_path: Path, nursery: Nursery, how: Callable[[Path], Path]
 ) -> None:
-    async with world(tmp_path / "home", nursery, CONTRACT) as living:
+    await comes_back(tmp_path / "home", nursery, how)
+
+
+@pytest.mark.only_postgresql
+@pytest.mark.requirement("D07")
+async def test_a_database_that_comes_back_sends_only_lookups_until_it_is_adopted(
+    tmp_path: Path, nursery: Nursery
+) -> None:
+    await comes_back(tmp_path / "home", nursery, copied)
+
+
+async def comes_back(home: Path, nursery: Nursery, how: Callable[[Path], Path]) -> None:
+    async with world(home, nursery, CONTRACT) as living:
         await accepted(living)
         copy = World(living.provider, how(living.home), nursery)
         await finished(living)
@@ -169,6 +186,7 @@ async def test_a_home_that_comes_back_sends_only_lookups_until_it_is_adopted(
                 os.kill(pid, signal.SIGKILL)
 
 
+@pytest.mark.sqlite
 async def test_absence_in_a_copy_proves_nothing_while_the_other_home_may_still_send(
     tmp_path: Path, nursery: Nursery
 ) -> None:
