@@ -28,6 +28,7 @@ TABLES = {
     "tool_calls": "tool_calls:table",
     "disk": "disk:table",
     "scrape": "scrape:table",
+    "shares": "shares:table",
 }
 """In the order in which they run; where each is made."""
 
