@@ -420,8 +420,46 @@ def test_several_or_different_matches_are_a_conflict(page: Page) -> None:
 @pytest.mark.requirement("R24", "R25")
 def test_a_late_good_answer_is_as_good_as_a_lookup() -> None:
     op = unclear(step=Step.SEND)
-    after_it = carried(op, found_late(op, FINDABLE, told(M.ACCEPTED), NOW))
+    verdict = found_late(op, op, FINDABLE, told(M.ACCEPTED), NOW)
+    assert verdict is not None
+    after_it = carried(op, verdict)
     assert (after_it.state, after_it.provider_job) == (State.WAITING, "exp_71c")
+
+
+@pytest.mark.requirement("R24", "R25", "D02")
+def test_a_late_answer_to_a_lookup_counts_where_it_found_the_effect() -> None:
+    op = unclear()
+    verdict = found_late(op, op, FINDABLE, FOUND, NOW)
+    assert verdict is not None
+    after_it = carried(op, verdict)
+    assert (after_it.state, after_it.provider_job) == (State.WAITING, "exp_71c")
+    assert after_it.http_status == op.http_status, "it is not the write's own answer"
+
+
+@pytest.mark.requirement("R24", "R25", "D02")
+@pytest.mark.parametrize(
+    ("signal", "before"),
+    [
+        (EMPTY, None),
+        (more("2"), None),
+        (more("2", {"id": "exp_71c"}), None),
+        (told(M.DONE, page=Page(readable=False)), None),
+        (told(M.DONE, page=Page(({"id": "exp_1"}, {"id": "exp_2"}))), None),
+        (told(M.DONE, page=Page(({"id": "exp_1"},), differing=True)), None),
+        (told(M.DONE), None),
+        (FOUND, Search(cursor="2", pages=1)),
+    ],
+    ids=[
+        *("nothing", "nothing yet", "with more to read", "unreadable", "several", "other content"),
+        *("no page", "the second page"),
+    ],
+)
+def test_any_other_late_answer_to_a_lookup_decides_nothing(
+    signal: Signal, before: Search | None
+) -> None:
+    op = unclear()
+    asked = op if before is None else replace(op, search=before.kept())
+    assert found_late(op, asked, FINDABLE, signal, NOW) is None
 
 
 def test_the_answer_to_a_lookup_is_not_kept_as_the_writes_own() -> None:

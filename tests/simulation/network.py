@@ -22,7 +22,9 @@ _ALWAYS = os.open(os.devnull, os.O_RDONLY)
 class Peer(Protocol):
     """The provider's end of a connection."""
 
-    def received(self, data: bytes) -> None: ...
+    def received(self, data: bytes, at: float) -> None:
+        """Bytes of the sender, which were there at this true time, seconds."""
+        ...
 
     def ended(self) -> None:
         """The sender closed it, or is gone."""
@@ -71,12 +73,15 @@ class Socket(asyncio.Transport):
             return
         self.written += 1
         self._network.wrote(self, bytes(data))
-        self._last_out = max(self._last_out, self._network.soon())
-        self._network.at(self._network.outside, self._last_out, self._to_peer, bytes(data))
+        network = self._network
+        self._last_out = max(self._last_out, network.soon())
+        there = network.true() + self._last_out - network.loop.time()
+        network.at(network.outside, self._last_out, self._to_peer, bytes(data), there)
 
-    def _to_peer(self, data: bytes) -> None:
+    def _to_peer(self, data: bytes, there: float) -> None:
+        # Where the machine slept meanwhile it came while it did, and not when it woke.
         if self.peer is not None:
-            self.peer.received(data)
+            self.peer.received(data, min(there, self._network.true()))
 
     def abort(self) -> None:
         self.close()
@@ -128,12 +133,18 @@ class Socket(asyncio.Transport):
 
 
 class Network:
-    """All connections. `accepts` gives the provider's end of a new one, or says how it fails."""
+    """All connections. `accepts` gives the provider's end of a new one, or says how it fails;
+    `true` is the time that no clock shows, seconds."""
 
     def __init__(
-        self, loop: VirtualLoop, draws: Random, accepts: Callable[[Socket], Peer | str]
+        self,
+        loop: VirtualLoop,
+        draws: Random,
+        accepts: Callable[[Socket], Peer | str],
+        true: Callable[[], float],
     ) -> None:
         self.loop = loop
+        self.true = true
         self.outside = loop.add_lane("outside")
         """The provider and the way there: where time goes by while this machine sleeps."""
         self.sockets: list[Socket] = []

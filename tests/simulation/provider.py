@@ -232,7 +232,7 @@ class Connection:
         self._fate: str | None = None
         self._over = False
 
-    def received(self, data: bytes) -> None:
+    def received(self, data: bytes, at: float) -> None:
         if self._over:
             return
         self._buffer += data
@@ -260,7 +260,7 @@ class Connection:
             for one in self._provider.exchanges
             if one.socket is self._socket and not one.arrived
         )
-        exchange.arrived, exchange.arrived_at = True, self._provider.true()
+        exchange.arrived, exchange.arrived_at = True, at
         self._serve(exchange, headers, rest[:length], fate)
 
     def ended(self) -> None:

@@ -254,7 +254,8 @@ class Simulation:
             self.loop, Random(f"provider {plan.seed}"), plan.weather, self._true, self.note
         )
         self.provider = provider
-        self.network = Network(self.loop, Random(f"network {plan.seed}"), provider.accepts)
+        draws = Random(f"network {plan.seed}")
+        self.network = Network(self.loop, draws, provider.accepts, self._true)
         provider.lane = self.network.outside
         self.laws = Laws(
             home / "forbear.db",

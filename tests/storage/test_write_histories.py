@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -198,6 +199,7 @@ WEIGHTS = {
     "carry": 10,
     "stall": 4,
     "answer": 3,
+    "hear": 3,
     "overtake": 3,
     "send_and_vanish": 2,
     "time_goes_by": 3,
@@ -222,12 +224,14 @@ PEOPLE = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Out:
-    """A permit that its owner has not used yet."""
+    """A permit whose outcome its owner has not stored yet."""
 
     who: int
     reserved: Reserved
+    said: Said | None = None
+    """The answer, once the request was sent."""
 
 
 class History:
@@ -307,6 +311,13 @@ class History:
         if self.out:
             self.comes_in(self.out.pop(one.pick % len(self.out)), one.fate)
 
+    def hear(self, one: Happening) -> None:
+        """A request leaves and is answered; its owner stalls before the answer is stored."""
+        waiting = [out for out in self.out if out.said is None]
+        if waiting:
+            out = waiting[one.pick % len(waiting)]
+            out.said = self.sent(out, one.fate)
+
     def overtake(self, one: Happening) -> None:
         """An owner stalls for longer than its lease, and another process goes on."""
         if self.out:
@@ -316,7 +327,7 @@ class History:
             self.houses[one.who].reserve(op, held(op.action))
 
     def comes_in(self, out: Out, fate: str) -> None:
-        self.houses[out.who].settle(out.reserved, self.sent(out, fate))
+        self.houses[out.who].settle(out.reserved, out.said or self.sent(out, fate))
 
     def sent(self, out: Out, fate: str) -> Said:
         """The sender compares `send_by` before the first byte."""
@@ -330,7 +341,7 @@ class History:
 
     def send_and_vanish(self, one: Happening) -> None:
         """A request leaves and does what it does; nobody is left to store the answer."""
-        mine = [out for out in self.out if out.who == one.who]
+        mine = [out for out in self.out if out.who == one.who and out.said is None]
         if mine:
             self.sent(mine[one.pick % len(mine)], one.fate)
         self.die_and_come_back(one)
@@ -496,5 +507,32 @@ def test_a_clock_that_is_set_back_does_not_lengthen_the_life_of_a_key(quarter: Q
         (op,) = history.seen.values()
         assert op.state is State.ESCALATED
         assert history.provider.arrivals[op.ref] == 1
+    finally:
+        history.close()
+
+
+@pytest.mark.requirement("R24", "R25", "D02")
+@pytest.mark.parametrize(
+    ("others", "made", "state"),
+    [(0, False, State.UNCLEAR), (0, True, State.SUCCEEDED), (PAGE_SIZE, True, State.UNCLEAR)],
+    ids=["nothing there", "there", "on the next page"],
+)
+def test_a_late_answer_to_a_lookup_never_tells_more_than_it_found(
+    quarter: Quarter, monkeypatch: pytest.MonkeyPatch, others: int, made: bool, state: State
+) -> None:
+    """Found by seed 23070 of the simulation: an empty list, late, was taken for the effect."""
+    monkeypatch.setattr(sys.modules[__name__], "OTHERS", others)
+    history = History(quarter.build(), "findable")
+    try:
+        if not made:
+            history.provider.effects.clear()
+        for what, who in (("stall", 0), ("hear", 0), ("overtake", 1), ("answer", 0)):
+            assert len(history.out) == (0 if what == "stall" else 1)
+            history.happens(Happening(what, who, 1, "done"))
+        (op,) = history.seen.values()
+        assert history.any.attempts(op)[-1].late
+        assert op.state is state
+        history.comes_to_rest()
+        assert history.any.verified() is None
     finally:
         history.close()

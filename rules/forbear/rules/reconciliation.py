@@ -19,6 +19,7 @@ from forbear.rules.conclusions import (
     blocking_scope,
     failure_of,
     seen_in,
+    seen_in_lookup,
     stop,
     stopped,
     story_of,
@@ -318,9 +319,24 @@ def _look_again(
 # --- the effect is there --------------------------------------------------------------------
 
 
-def found_late(op: Operation, action: Action, signal: Signal, now: int) -> Verdict:
-    """A good answer of an attempt that others had closed as unknown: as good as a lookup."""
-    return _found(op, action, signal.take, signal, seen_in(op, signal, now), now)
+def found_late(
+    op: Operation, asked: Operation, action: Action, signal: Signal, now: int
+) -> Verdict | None:
+    """A good answer of an attempt that others had closed as unknown: as good as a lookup.
+
+    `asked` is the operation as it was when the attempt was reserved. The answer to a lookup counts
+    only if it is the whole of one and found the effect, one time: what it did not find may be there
+    by now, and what other pages said was given up with the attempt. None: it decides nothing.
+    """
+    if asked.step is not Step.LOOKUP:
+        return _found(op, action, signal.take, signal, seen_in(op, signal, now), now)
+    page = signal.page
+    if page is None or not page.readable or page.more is not None or Search.of(asked).pages:
+        return None
+    if len(page.matches) != 1 or page.differing:
+        return None
+    seen = seen_in_lookup(signal, now) | {"search": None}
+    return _found(op, action, page.matches[0], signal, seen, now)
 
 
 def _found(

@@ -23,6 +23,8 @@ def told(reserved: Reserved, outcome: str, signal: Signal) -> dict[str, object]:
         "http": signal.status,
         "state": signal.state,
     }
+    if signal.page is not None:
+        body["found"] = len(signal.page.matches)
     return {**body, "take": dict(signal.take)} if signal.take else body
 
 

@@ -491,8 +491,9 @@ class Ledger:
             if signal.meaning in _ENDS and op.state is State.WAITING:
                 verdict = self._verdict(connection, op, reserved.holding, signal, now)
             elif signal.meaning in _DONE and op.state is State.UNCLEAR:
-                found = found_late(op, reserved.holding.action, signal, now)
-                verdict = with_pending(op, found)
+                asked, action = reserved.operation, reserved.holding.action
+                found = found_late(op, asked, action, signal, now)
+                verdict = None if found is None else with_pending(op, found)
         if verdict is not None:
             return self._apply(
                 connection, op, verdict, audit.Code.LATE_EVIDENCE, now, reserved.holding, body=body

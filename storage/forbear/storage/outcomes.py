@@ -118,6 +118,8 @@ def in_words(signal: Signal) -> str:
     if signal.meaning is Meaning.NOT_SENT:
         return "the request was never sent"
     told = f"late answer {signal.status}" if signal.status is not None else "late, no answer"
+    if signal.page is not None:
+        return f"{told} to a lookup, which found {len(signal.page.matches) or 'nothing'}"
     if "id" in signal.take:
         told += f", provider id {signal.take['id']}"
     return f"{told} ({signal.meaning})"

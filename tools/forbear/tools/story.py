@@ -455,6 +455,8 @@ def _late(scene: Scene) -> str:
         parts.append(f"answer {http}")
     if state is not None:
         parts.append(f"state {_word(state)}")
+    if "found" in scene.body:
+        parts.append(f"a lookup, which found {_word(scene.body['found'] or 'nothing')}")
     taken = scene.body.get("take") or {}
     if "id" in taken:
         parts.append(f"job {_word(taken['id'])}")
