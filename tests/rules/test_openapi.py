@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from forbear.rules.contract import Contract
@@ -331,6 +331,8 @@ VALUES = st.recursive(
 
 
 @settings(max_examples=200, deadline=None)
+@example({"required": [0]}, None, None, "", "")
+@example({"required": [9.3e18]}, None, None, "", "")
 @given(VALUES, VALUES, VALUES, TEXT, TEXT)
 def test_whatever_a_document_says_the_file_is_toml_and_its_schemas_are_schemas(
     schema: Any, parameters: Any, run: Any, title: str, path: str

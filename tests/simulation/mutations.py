@@ -12,7 +12,7 @@ from unittest import mock
 import sqlalchemy as sa
 
 from forbear.rules import admission, pacing, reconciliation, signals
-from forbear.rules.model import Budget, Certainty, Kind
+from forbear.rules.model import Budget, Certainty, Kind, Step
 from forbear.rules.signals import Signal
 from forbear.server import upstream
 from forbear.storage import audit, authority, deciding, ledger, register, reserving
@@ -159,6 +159,10 @@ def _by_wall(search: reconciliation.Search, tried: Any) -> int:
     return 0 if search.first_empty is None else int(tried.now - search.first_empty)
 
 
+def _any_late(op: Any, asked: Any, *rest: Any) -> Any:
+    return reconciliation.found_late(op, replace(asked, step=Step.SEND), *rest)
+
+
 def _job_again(self: Drafter, op: Any, holding: Any, action: Any, job: Any) -> Any:
     return self.repetition(replace(op, kind=Kind.JOB), holding)
 
@@ -242,6 +246,11 @@ MUTATIONS = (
         _of(reconciliation, "_since_first", _by_wall),
     ),
     Mutation(
+        "late_lookup",
+        "a late lookup that found nothing is a success",
+        _of(ledger, "found_late", _any_late),
+    ),
+    Mutation(
         "cancel_refused",
         "a decided cancellation is taken for another",
         lambda: patched(authority, "consume", _bound_to_its_job(authority.consume)),
@@ -252,7 +261,7 @@ MUTATIONS = (
         _of(Drafter, "_follow_up_again", _job_again),
     ),
 )
-"""The last three were bugs of Forbear that the simulation found."""
+"""The last four were bugs of Forbear that the simulation found."""
 
 FOUND_BY = {
     "send_before_commit": 2,
@@ -268,6 +277,7 @@ FOUND_BY = {
     "pause_ignored": 1,
     "decided_twice": 25,
     "send_by_ignored": 26,
+    "late_lookup": 23070,
 }
 """A seed that found each. What changes the order of reads and writes changes what a seed does, so
 the next ones are tried where it finds nothing any more."""

@@ -23,7 +23,15 @@ from forbear.rules.draft_terms import (
     variable_of,
 )
 from forbear.rules.exchanges import names_a_secret, words_of
-from forbear.rules.openapi import Document, Input, Operation, Parameter, plain, words_in
+from forbear.rules.openapi import (
+    Document,
+    Input,
+    Operation,
+    Parameter,
+    plain,
+    texts_in,
+    words_in,
+)
 from forbear.rules.ports import Json
 from forbear.rules.proposals import Proposal
 from forbear.rules.values import elements, members, text_of
@@ -367,7 +375,7 @@ class _Made:
             return {}, frozenset()
         known = (*known, id(held))
         found: dict[str, Json] = {}
-        needed = {one for one in elements(held.get("required")) or () if isinstance(one, str)}
+        needed = set(texts_in(held.get("required")))
         for key in ("allOf", "oneOf", "anyOf"):
             for branch in elements(held.get(key)) or ():
                 inner, required = self._properties(branch, known)

@@ -345,12 +345,19 @@ class Input:
         }
         if properties:
             made["properties"] = properties
-        needed = [one for one in elements(held.get("required")) or () if isinstance(one, str)]
-        needed = [one for one in needed if one in properties or not properties]
+        needed = [
+            one for one in texts_in(held.get("required")) if one in properties or not properties
+        ]
         if needed:
             made["required"] = list(dict.fromkeys(needed))
         if held.get("additionalProperties") is False and properties:
             made["additionalProperties"] = False
+
+
+def texts_in(value: Json) -> list[str]:
+    """The texts in an array; a number is none, whatever it is read as."""
+    listed = elements(value) or ()
+    return [one for one in listed if isinstance(one, str) and not isinstance(one, Number)]
 
 
 def _is_scalar(value: Json) -> bool:
