@@ -305,7 +305,9 @@ from forbear.storage import postgres
 from forbear.storage.store import Store
 from forbear.storage.tallies import Tally
 
-postgres.BEGIN = sa.text(str(postgres.BEGIN).replace(f"'{postgres.IDLE}'", "'500'"))
+for name in ("BEGIN", "ENTER"):
+    begins = str(getattr(postgres, name)).replace(f"'{postgres.IDLE}'", "'500'")
+    setattr(postgres, name, sa.text(begins))
 
 def unit(connection):
     connection.exec_driver_sql("UPDATE scopes SET turn = turn + 1")
@@ -349,7 +351,11 @@ async def stopped(home: Path, where: str) -> AsyncIterator[asyncio.subprocess.Pr
 @pytest.fixture
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who waits for the lock does so for a second, and nobody may be silent for half of one."""
-    for name, bound, short in (("BEGIN", "WAITS", "1000"), ("_SILENT", "IDLE", "500")):
+    for name, bound, short in (
+        ("BEGIN", "WAITS", "1000"),
+        ("ENTER", "WAITS", "1000"),
+        ("_SILENT", "IDLE", "500"),
+    ):
         told = str(getattr(postgres, name)).replace(str(getattr(postgres, bound)), short)
         monkeypatch.setattr(postgres, name, sa.text(told))
 

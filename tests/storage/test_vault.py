@@ -34,6 +34,7 @@ OPEN = {
     "ended_tasks", "events", "grants", "operations", "pauses", "processes", "prunings",
     "requests", "reservations", "scopes",
     "tallies", "task_turns", "tasks", "token_requests", "token_slots", "turns", "waits",
+    "whereabouts",
 }  # fmt: skip
 """Every table, so that whoever adds one thinks of what it may say."""
 

@@ -98,7 +98,7 @@ BEGIN = sa.text(_BEGIN)
 """The first statement of every transaction that writes. Its columns are evaluated in their order:
 the time is read when the lock is held."""
 
-_ENTER = sa.text(
+ENTER = sa.text(
     f"{_BEGIN}, (SELECT {servermark.HASH} FROM events WHERE sequence = CAST(:marked AS bigint))"
     " AS found"
 )
@@ -390,7 +390,7 @@ class ServerWriter(Writer):
         known = database.mark.read()
         async with database.writers.connect() as connection:
             transaction = await connection.begin()
-            begun = (await connection.execute(_ENTER, {"marked": known.sequence})).one()
+            begun = (await connection.execute(ENTER, {"marked": known.sequence})).one()
             database.begin(begun)
             lost = known != Head() and begun.found != known.hash
             if lost:
