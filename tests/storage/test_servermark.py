@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy.pool import NullPool
 from tests import stores
+from tests.storage.test_custody import BY, act, why
 
 from forbear.server.clock import SystemClock, SystemRandom
 from forbear.storage import servermark
@@ -20,8 +21,6 @@ from forbear.storage.schema import metadata
 from forbear.storage.store import Store
 
 pytestmark = [pytest.mark.anyio, pytest.mark.only_postgresql, pytest.mark.requirement("D07", "D11")]
-
-BY = {"operator": "anna"}
 
 
 def server() -> stores.Server:
@@ -42,18 +41,6 @@ async def opened(home: Path) -> AsyncIterator[Store]:
         yield store
     finally:
         await store.close()
-
-
-async def act(store: Store) -> None:
-    """Two events of the audit log."""
-    await store.write(lambda c: store.brakes.pause(c, "exp", BY))
-    await store.write(lambda c: store.brakes.resume(c, "exp", BY))
-
-
-async def why(store: Store) -> str | None:
-    """Why it is held, if it is."""
-    found = [one["by"]["why"] for one in await store.read.pauses() if one["target"] == COPY]
-    return found[0] if found else None
 
 
 async def held(home: Path) -> str | None:

@@ -37,6 +37,14 @@ def out_from(home: Path, op: Operation | None = None) -> Reserved:
         return living.permit(living.new() if op is None else op)
 
 
+def forgotten(home: Path) -> tuple[Operation, Reserved, Path]:
+    """An operation, its request that is out, and the store as it was before the reservation."""
+    with closing(opened(home)) as living:
+        op = living.new()
+    before = copied(home)
+    return op, out_from(home, op), before
+
+
 def held(home: Path) -> House:
     house = opened(home)
     house.write(lambda c: custody.hold(c, "it was set back", house.clock.now().wall, house.random))
@@ -48,12 +56,7 @@ def told(house: House, op: Operation) -> list[Mapping[str, object]]:
 
 
 def test_the_answer_to_an_attempt_that_it_does_not_know_is_kept_as_evidence(tmp_path: Path) -> None:
-    home = tmp_path / "home"
-    with closing(opened(home)) as living:
-        op = living.new()
-    before = copied(home)
-    out = out_from(home, op)
-
+    op, out, before = forgotten(tmp_path / "home")
     with closing(held(before)) as house:
         assert house.read(op).state == State.UNCLEAR
         house.settle(out, Said(202, {"id": "exp_7"}))
@@ -68,12 +71,7 @@ def test_the_answer_to_an_attempt_that_it_does_not_know_is_kept_as_evidence(tmp_
 
 
 def test_whoever_decides_is_told_of_it(tmp_path: Path) -> None:
-    home = tmp_path / "home"
-    with closing(opened(home)) as living:
-        op = living.new()
-    before = copied(home)
-    out = out_from(home, op)
-
+    op, out, before = forgotten(tmp_path / "home")
     with closing(held(before)) as house:
         house.reserve(op)
         case = house.case(op)
