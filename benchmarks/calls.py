@@ -49,8 +49,8 @@ HTTPX2 = "httpx2 alone"
 HTTPCORE2 = "httpcore2 alone"
 
 NOTES = (
-    f"`{CALLS}`: the use case of the tool, from the arguments to the answer: three durable "
-    "transactions (accept, reserve, settle), the answer kept as a file, the caller told.",
+    f"`{CALLS}`: the use case of the tool, from the arguments to the answer: two durable "
+    "transactions (accept and reserve; settle), and the answer read again for the caller.",
     f"`{POLLS}`: as many jobs as are at once, each polled until it is done: two durable "
     "transactions a request. Nobody waits for them.",
     f"`{SENDER}`: the same sender with permits made up: guard of addresses, witness, caps, and "

@@ -5,16 +5,19 @@ from __future__ import annotations
 import shutil
 from collections.abc import Mapping
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from tests import stores
-from tests.storage.house import House, Said
+from tests.storage.house import CONTRACT, House, Said, holding, reply
 from tests.support import FixedRandom, ManualClock
 
 from forbear.rules.model import Certainty, Notice, Operation, Reason, State
+from forbear.rules.ports import TokenAnswer
 from forbear.storage import custody
 from forbear.storage.reserving import Reserved
+from forbear.storage.tokens import TokenReserved
 
 pytestmark = pytest.mark.requirement("D01", "D11")
 
@@ -97,4 +100,54 @@ def test_the_answer_for_an_operation_that_it_does_not_know_stands_in_the_log(
         [event] = told(house, out.operation)
         assert (event["attempt"], event["http"]) == (out.permit.attempt_id, 202)
         assert house.all() == []
+        assert house.verified() is None
+
+
+WITH_TOKENS = CONTRACT.replace(
+    '"bearer env:EXP_TOKEN"',
+    '{ scheme = "oauth2_client", token_url = "https://id.exp.example/token", client_id = "app",'
+    ' client_secret = "env:EXP_SECRET" }',
+)
+LACKING = replace(holding(text=WITH_TOKENS), lacks_token=lambda: True)
+"""Every request needs a token first, and there is none."""
+
+
+def token_out_from(home: Path, op: Operation | None = None) -> TokenReserved:
+    """A token request that is out, for a new operation if none is named."""
+    with closing(opened(home)) as living:
+        asks = living.new(held=LACKING) if op is None else op
+        step = living.write(lambda c: living.ledger.reserve(c, asks.id, LACKING))
+        assert isinstance(step, TokenReserved)
+        return step
+
+
+@pytest.mark.parametrize(
+    ("said", "token", "event"),
+    [
+        (Said(200), TokenAnswer(""), {"outcome": "answered", "http": 200}),
+        (
+            Said(401),
+            TokenAnswer("invalid_client"),
+            {"outcome": "answered", "http": 401, "why": "invalid_client"},
+        ),
+        (Said(None, fault="timeout"), None, {"outcome": "no_answer", "why": "timeout"}),
+    ],
+    ids=["a token", "a refusal", "nothing"],
+)
+@pytest.mark.parametrize("known", [True, False], ids=["operation known", "operation unknown"])
+def test_what_comes_of_a_token_request_that_it_does_not_know_stands_in_the_log(
+    tmp_path: Path, said: Said, token: TokenAnswer | None, event: Mapping[str, object], known: bool
+) -> None:
+    home = tmp_path / "home"
+    with closing(opened(home)) as living:
+        op = living.new(held=LACKING) if known else None
+    before = copied(home)
+    out = token_out_from(home, op)
+
+    with closing(held(before)) as house:
+        came = replace(reply(said, house.clock.now().wall), token=token)
+        house.write(lambda c: house.ledger.settle_token(c, out, came))
+        [settled] = [e for e in house.events(out.operation) if e.code == "token_settled"]
+        expected = {"token_request": out.permit.attempt_id, "host": "id.exp.example", "late": True}
+        assert dict(settled.body) == {**expected, **event}
         assert house.verified() is None

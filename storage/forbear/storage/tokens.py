@@ -151,25 +151,26 @@ def settle(
     """Store what came of a token request, and let go what waits for it.
 
     No token means: what cannot help itself asks one question and blocks the credential, as a 401
-    does; all else waits, longer with each failure. Safe to run again.
+    does; all else waits, longer with each failure. What comes to a store that was set back to
+    before the reservation counts as a late answer does. Safe to run again.
     """
     outcome, host = outcome_of(reply), tokens.token_host(reserved.holding.contract.auth)
     granted = reply.token is not None and not reply.token.why
     why = _in_words(reply)
-    closed = _close(connection, reserved.permit.attempt_id, outcome, reply.status, why, now)
-    if closed is None:
+    op, holding, request_id = reserved.operation, reserved.holding, reserved.permit.attempt_id
+    late = _close(connection, request_id, outcome, reply.status, why, now)
+    if late is None:
         return
-    body: dict[str, object] = {"token_request": closed.id, "host": host, "outcome": outcome}
-    body |= {"http": reply.status, "why": why or None, "late": closed.outcome == _UNKNOWN or None}
+    body: dict[str, object] = {"token_request": request_id, "host": host, "outcome": outcome}
+    body |= {"http": reply.status, "why": why or None, "late": late or None}
     told = {name: value for name, value in body.items() if value is not None}
-    audit.append(connection, closed.operation_id, now, audit.Code.TOKEN_SETTLED, told)
-    op, holding = reserved.operation, reserved.holding
+    audit.append(connection, op.id, now, audit.Code.TOKEN_SETTLED, told)
     if granted:
         _note(connection, _whose(op, holding))
     elif not _asks(connection, reserved, reply, f"{host}: {why}", now, ids):
         asked = reply.token.wait if reply.token is not None else None
         _fail(connection, _whose(op, holding), asked, now, ids.uniform(), f"{host}: {why}")
-    _wake(connection, closed, now)
+    _wake(connection, op.provider, op.account, now)
 
 
 def _in_words(reply: Reply) -> str:
@@ -229,7 +230,7 @@ def recover(connection: Connection, liveness: Liveness, now: Moment) -> int:
     gone = [row for row in out.all() if _over(row, liveness, now)]
     for row in gone:
         _lose(connection, row, now.wall)
-        _wake(connection, row, now.wall)
+        _wake(connection, row.provider, row.account, now.wall)
     return len(gone)
 
 
@@ -266,16 +267,21 @@ def _over(flight: Row[Any], liveness: Liveness, now: Moment) -> bool:
 
 def _close(
     connection: Connection, request_id: str, outcome: str, status: int | None, note: str, now: int
-) -> Row[Any] | None:
-    """The row as it was, if it was open, or given up and its answer comes late; else None."""
+) -> bool | None:
+    """Whether it comes late: the request was given up, or this store never heard of it.
+
+    None: it is settled already.
+    """
     mine = token_requests.c.id == request_id
     row = connection.execute(sa.select(token_requests).where(mine)).first()
-    if row is None or (row.closed_at is not None and row.outcome != _UNKNOWN):
+    if row is None:
+        return True
+    if row.closed_at is not None and row.outcome != _UNKNOWN:
         return None
     values: Mapping[str, object] = {"outcome": outcome, "status": status, "note": note or None}
     connection.execute(sa.update(token_requests).where(mine).values(closed_at=now, **values))
     connection.execute(sa.delete(token_slots).where(token_slots.c.request_id == request_id))
-    return row
+    return row.closed_at is not None
 
 
 def _lose(connection: Connection, flight: Row[Any], now: int) -> None:
@@ -341,10 +347,10 @@ def _waits(provider: str, account: str) -> tuple[sa.ColumnElement[bool], ...]:
     )
 
 
-def _wake(connection: Connection, flight: Row[Any], now: int) -> None:
+def _wake(connection: Connection, provider: str, account: str, now: int) -> None:
     """Make due what waits for a token; what must wait on is held again with its reason."""
     connection.execute(
         sa.update(operations)
-        .where(*_waits(flight.provider, flight.account), operations.c.next_at > now)
+        .where(*_waits(provider, account), operations.c.next_at > now)
         .values(next_at=now)
     )
