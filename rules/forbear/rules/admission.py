@@ -256,7 +256,7 @@ def _window_over(op: Operation, action: Action, now: int) -> Verdict | None:
 
 
 def _rests_on_key(op: Operation, action: Action) -> bool:
-    repeats = op.step is Step.SEND and op.attempts.used > 0 and in_doubt(op)
+    repeats = op.step is Step.SEND and op.sent_at is not None and in_doubt(op)
     return repeats and key_of(op, action) is not None
 
 

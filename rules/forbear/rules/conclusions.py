@@ -225,13 +225,15 @@ def approved_again(
 ) -> Verdict:
     """Ask a person before another try, where an approval covers one send only (E18).
 
-    What may have been applied is never left to an approval that may not come: it asks as unclear.
+    What may have been applied is never left to an approval that may not come: it asks as unclear,
+    and so does what was looked for and is not there.
     """
-    goes_on = verdict.event in (Event.POSTPONED, Event.MADE_UNCLEAR)
+    absent = verdict.event is Event.OBSERVED and op.step is Step.LOOKUP
+    goes_on = absent or verdict.event in (Event.POSTPONED, Event.MADE_UNCLEAR)
     sends = verdict.changes.get("step", op.step) is Step.SEND
     if covers != "attempt" or op.authorisation == "contract" or not (goes_on and sends):
         return verdict
-    if verdict.event is Event.MADE_UNCLEAR:
+    if verdict.event is not Event.POSTPONED:
         return stop(Reason.UNCLEAR_WRITE, verdict.changes, **verdict.story)
     by = now + action.approve_within
     asking: Changes = {

@@ -343,7 +343,8 @@ class Operation:
     once: str | None
     """A decision's single permit: the reason to stop again with; ignores spent maxima."""
     pending: Mapping[str, Any] | None
-    """An intent that waits for the open attempt to close (end_task)."""
+    """What waits for the open attempt to close: `end`, why it is to end, and `effect`, what a late
+    answer to an earlier attempt told of."""
     emptied_at: int | None
     """When retention took what was sent and answered; who it was and how it ended stay."""
 
@@ -384,6 +385,13 @@ class Operation:
         If not, no new request may be made of it: what is missing would be left out.
         """
         return self.emptied_at is None and self.arguments is not LOST and self.take is not LOST
+
+    @property
+    def end_asked(self) -> str | None:
+        """Why it is to end once the open attempt is closed; None: nobody asked for that."""
+        if self.pending is None or ("effect" in self.pending and "end" not in self.pending):
+            return None
+        return str(self.pending.get("end", "ended on request"))
 
     @property
     def may_proceed(self) -> bool:

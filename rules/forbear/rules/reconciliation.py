@@ -31,6 +31,7 @@ from forbear.rules.model import (
     Certainty,
     DelaySource,
     Kind,
+    Notice,
     Operation,
     Reason,
     RequestClass,
@@ -64,7 +65,8 @@ class Search:
     found: tuple[Mapping[str, str], ...] = ()
     """What the lookup that is under way found so far, each effect once."""
     proven: bool = False
-    """Absence was proven, and the one resend is due or was made."""
+    """Nothing more is sent without a decision: absence was proven and the one resend is due or was
+    made, or nobody allowed the first request yet."""
     first_boot: tuple[str, int] | None = None
     """`first_empty` on the clock that nobody sets, and the boot that it belongs to."""
 
@@ -128,18 +130,25 @@ def doubted(op: Operation, now: int) -> Verdict | None:
     """What becomes of an unfinished write in a store that may not be the living one.
 
     Since the copy was taken another process may have sent it, at the earliest when the copy last
-    heard of it. None for what cannot have been applied since, or is unclear anyhow. `op` has no
-    open attempt.
+    heard of it. What was not found before may be there since. None for what cannot have been
+    applied since, or is unclear anyhow. `op` has no open attempt.
     """
-    sends = op.step is Step.SEND and op.state in _TO_BE_SENT
-    if op.request_class is RequestClass.READ or not sends:
+    if op.request_class is RequestClass.READ:
         return None
+    if op.step is Step.LOOKUP:
+        return _looked_in_vain(op)
+    stopped_before = op.state is State.ESCALATED and op.certainty in _NOTHING_DONE
+    if op.step is not Step.SEND or not (op.state in _TO_BE_SENT or stopped_before):
+        return None
+    search = Search.of(op).sent_again()
+    if op.approve_by is not None:
+        search = replace(search, proven=True)
     changes: Changes = {
         "certainty": Certainty.MAYBE_APPLIED,
         "sent": True,
         "sent_at": op.updated_at if op.sent_at is None else op.sent_at,
         "step": Step.LOOKUP,
-        "search": Search.of(op).sent_again().kept(),
+        "search": search.kept(),
         "next_at": now,
         "approve_by": None,
         "waiting_for": None,
@@ -148,11 +157,23 @@ def doubted(op: Operation, now: int) -> Verdict | None:
         "once": None,
         "once_until": None,
     }
-    event = Event.OBSERVED if op.state is State.UNCLEAR else Event.MADE_UNCLEAR
+    event = {State.UNCLEAR: Event.OBSERVED, State.ESCALATED: Event.LOOKUP_RESUMED}.get(
+        op.state, Event.MADE_UNCLEAR
+    )
     return Verdict(event, changes, story={"why": "copy"})
 
 
+def _looked_in_vain(op: Operation) -> Verdict | None:
+    """Forget what lookups did not find: it counts no more. None if there is nothing to forget."""
+    search = Search.of(op)
+    if search == search.sent_again():
+        return None
+    event = Event.OBSERVED if op.state is State.UNCLEAR else Event.NOTED
+    return Verdict(event, {"search": search.sent_again().kept()}, story={"why": "copy"})
+
+
 _TO_BE_SENT = frozenset({State.QUEUED, State.DELAYED, State.SENDING, State.UNCLEAR})
+_NOTHING_DONE = frozenset({Certainty.NOT_SENT, Certainty.NOT_APPLIED})
 
 
 def _plan(tried: Tried, lookup: Lookup, own: int) -> Changes | None:
@@ -246,8 +267,9 @@ def _empty(tried: Tried, lookup: Lookup, search: Search, *, can_still_send: bool
     now = tried.now
     search = replace(search, last_empty=now)
     if can_still_send:
+        search = replace(search, first_empty=None, first_boot=None)
         return _look_again(tried, lookup, search, saw="nothing")
-    if search.first_empty is None:
+    if search.first_empty is None or _since_a_restart(search, tried):
         clocks = tried.clocks
         boot = None if clocks is None else (clocks.boot_id, clocks.boot)
         search = replace(search, first_empty=now, first_boot=boot)
@@ -264,6 +286,15 @@ def _empty(tried: Tried, lookup: Lookup, search: Search, *, can_still_send: bool
     return Verdict(Event.OBSERVED, absent.seen | proven | resend, story=story)
 
 
+def _since_a_restart(search: Search, tried: Tried) -> bool:
+    """Whether the machine was started since the first empty lookup: nobody can say when that was,
+    for a wall clock may come up wrong.
+    """
+    if tried.clocks is None or search.first_boot is None:
+        return False
+    return search.first_boot[0] != tried.clocks.boot_id
+
+
 def _since_first(search: Search, tried: Tried) -> int:
     """How long ago the first empty lookup was, by the clock that says less: a wall clock that was
     set forward proves nothing.
@@ -272,8 +303,7 @@ def _since_first(search: Search, tried: Tried) -> int:
     passed = 0 if first is None else now - first
     if tried.clocks is None or search.first_boot is None:
         return passed
-    boot_id, at = search.first_boot
-    return min(passed, tried.clocks.boot - at) if boot_id == tried.clocks.boot_id else passed
+    return min(passed, tried.clocks.boot - search.first_boot[1])
 
 
 def _the_one_resend(tried: Tried) -> Changes | None:
@@ -319,24 +349,59 @@ def _look_again(
 # --- the effect is there --------------------------------------------------------------------
 
 
+def effect_in(asked: Operation, signal: Signal) -> Mapping[str, str] | None:
+    """The effect that a late answer tells of, by what names it; None: it tells of none.
+
+    `asked` is the operation as it was when the attempt was reserved. The answer to a lookup counts
+    only if it is the whole of one and found the effect, one time: what it did not find may be there
+    by now, and what other pages said was given up with the attempt.
+    """
+    if signal.meaning not in _GOOD:
+        return None
+    if asked.step is not Step.LOOKUP:
+        return signal.take
+    page = signal.page
+    if page is None or not page.readable or page.more is not None or Search.of(asked).pages:
+        return None
+    return page.matches[0] if len(page.matches) == 1 and not page.differing else None
+
+
+_GOOD = frozenset({Meaning.ACCEPTED, Meaning.DONE, Meaning.SUCCEEDED})
+
+
 def found_late(
     op: Operation, asked: Operation, action: Action, signal: Signal, now: int
 ) -> Verdict | None:
     """A good answer of an attempt that others had closed as unknown: as good as a lookup.
 
-    `asked` is the operation as it was when the attempt was reserved. The answer to a lookup counts
-    only if it is the whole of one and found the effect, one time: what it did not find may be there
-    by now, and what other pages said was given up with the attempt. None: it decides nothing.
+    None: it decides nothing, see `effect_in`.
     """
-    if asked.step is not Step.LOOKUP:
-        return _found(op, action, signal.take, signal, seen_in(op, signal, now), now)
-    page = signal.page
-    if page is None or not page.readable or page.more is not None or Search.of(asked).pages:
+    effect = effect_in(asked, signal)
+    if effect is None:
         return None
-    if len(page.matches) != 1 or page.differing:
-        return None
-    seen = seen_in_lookup(signal, now) | {"search": None}
-    return _found(op, action, page.matches[0], signal, seen, now)
+    looked = asked.step is Step.LOOKUP
+    seen = seen_in_lookup(signal, now) if looked else seen_in(op, signal, now)
+    return _found(op, action, effect, signal, seen | {"search": None}, now)
+
+
+def found_before(
+    op: Operation, action: Action, effect: Mapping[str, str], verdict: Verdict, now: int
+) -> Verdict:
+    """The verdict on an attempt that was out while a late answer to an earlier one told of the
+    effect (`effect_in`): whatever it brought, the effect is there.
+
+    Unless it brought more: the effect too, an end, or another one that differs.
+    """
+    more = verdict.event in _TELLS_MORE or verdict.notice in _ENDED
+    if more or verdict.reason in _DIFFERS:
+        return verdict
+    known = Signal(Meaning.DONE, Certainty.APPLIED)
+    return _found(op, action, effect, known, {**verdict.changes, "search": None}, now)
+
+
+_TELLS_MORE = frozenset({Event.SUCCEEDED, Event.ACCEPTED})
+_ENDED = frozenset({Notice.PROVIDER_FAILURE, Notice.ENDED_AT_PROVIDER})
+_DIFFERS = frozenset({Reason.RECONCILIATION_CONFLICT, Reason.BINDING_MISMATCH})
 
 
 def _found(

@@ -49,22 +49,28 @@ def without_effect(tried: Tried) -> Verdict:
     """
     op, signal, seen = tried.op, tried.signal, tried.seen
     read = op.request_class is RequestClass.READ
+    doubtful = not read and op.certainty is Certainty.MAYBE_APPLIED
     match signal.meaning:
         case Meaning.AUTH:
-            return stopped(Reason.AUTHORIZATION_DENIED, seen, signal)
+            # As after a lookup: an earlier attempt in doubt is the question, and has a way out.
+            reason = Reason.UNCLEAR_WRITE if doubtful else Reason.AUTHORIZATION_DENIED
+            return stopped(reason, seen, signal)
         case Meaning.NOT_SENT if signal.fault == "egress_refused":
-            return stopped(Reason.EGRESS_REFUSED, seen | _not_sent(op), signal)
+            reason = Reason.UNCLEAR_WRITE if doubtful else Reason.EGRESS_REFUSED
+            return stopped(reason, seen | _not_sent(op), signal)
         case Meaning.NOT_SENT:
             return _retry_unsent(tried)
         case Meaning.RATE_LIMITED:
             return _retry_limited(tried)
         case Meaning.QUOTA_EXHAUSTED:
             return _wait_for_quota(tried)
+        case Meaning.REDIRECT if doubtful:
+            return _looked_for(tried)
         case Meaning.REDIRECT:
             return stopped(Reason.INTEGRATION_FAILURE, seen, signal, **failure_of(signal))
         case Meaning.REJECTED | Meaning.NOT_FOUND | Meaning.GONE:
             return _refused(tried)
-        case Meaning.ALREADY_EXISTS if op.certainty is Certainty.MAYBE_APPLIED:
+        case Meaning.ALREADY_EXISTS if doubtful:
             # Most likely our own earlier attempt; only a lookup knows.
             return look(tried) or stopped(Reason.CONFLICT, seen, signal, **failure_of(signal))
         case (

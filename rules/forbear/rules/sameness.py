@@ -143,7 +143,7 @@ def _shared(op: Operation, coalesce: int, last_write: int | None, now: int) -> b
             return False
         if not 0 <= now - op.http_at < coalesce:
             return False
-    elif op.pending is not None:
+    elif op.end_asked is not None:
         return False  # its end was asked for: it would not be tried again
     if op.sent_at is None:
         return True  # nothing was read yet

@@ -38,7 +38,7 @@ class Artifacts:
     ) -> Mapping[str, object]:
         """The descriptor of a result; a file, if one is needed, is durable when this returns.
 
-        The file is called `owned`: the operation and the fence of its owner, so that a late owner,
+        The file is called `owned`: the operation and what names the attempt, so that a late owner,
         whose answer no longer counts, never touches the file of the result.
         """
         kind = inert((content_type or "application/octet-stream").split(";")[0].strip(), 100)

@@ -418,10 +418,10 @@ class Worker:
         op, parent = reserved.operation, reserved.parent
         progress = Progress.of(op)
         if progress is not None:
-            return await self._keep_pages(op, progress, signal.turn or Turn())
+            return await self._keep_pages(reserved, progress, signal.turn or Turn())
         partial = bool(parent is not None and (parent.result or {}).get("partial"))
         return await self._artifacts.keep(
-            f"{op.id}.{op.fence}",
+            _file_of(reserved),
             op.result_name or ("result" if op.kind is Kind.RESULT else "response"),
             reply.header("content-type"),
             reply.body,
@@ -429,14 +429,14 @@ class Worker:
         )
 
     async def _keep_pages(
-        self, op: Operation, progress: Progress, last: Turn
+        self, reserved: Reserved, progress: Progress, last: Turn
     ) -> Mapping[str, object]:
         """The items of all pages as one result; the last page is the answer that just came."""
+        op = reserved.operation
         turned = progress.after(last, op)
         body = joined((*await self._store.read.pages_of(op), items_text(last)))
-        name = f"{op.id}.{op.fence}"
         result = await self._artifacts.keep(
-            name, "response", "application/json", body, partial=turned.cut is not None
+            _file_of(reserved), "response", "application/json", body, partial=turned.cut is not None
         )
         told: dict[str, object] = {**result, "pages": len(turned.progress.pages)}
         return told if turned.cut is None else {**told, "truncated": True, "cut": str(turned.cut)}
@@ -476,6 +476,11 @@ class Worker:
                 pause = min(5.0, pause * 2)
         finally:
             self._unstored -= 1
+
+
+def _file_of(reserved: Reserved) -> str:
+    """The name of the file for what an attempt brings: no other attempt ever writes it."""
+    return f"{reserved.operation.id}.{reserved.permit.attempt_id.split('_', 2)[2]}"
 
 
 _RESULTS = frozenset({Meaning.DONE, Meaning.EMPTY, Meaning.SUCCEEDED})

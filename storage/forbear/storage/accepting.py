@@ -157,6 +157,23 @@ def replace_by(
     return made
 
 
+def follow(connection: Connection, draft: Draft, holding: Holding, now: int, ids: Ids) -> Operation:
+    """Store or join the operation that a decision makes beside the one it is about.
+
+    A person wanted it: a pause holds it back, and nothing refuses it. What another key or principal
+    asked for was ruled out before.
+    """
+    op = draft.operation
+    earlier = same_intent(connection, op)
+    match judge(connection, op, draft.repeat, draft.repeat_window, earlier, now):
+        case sameness.Join(known):
+            return _join(connection, known, draft.task, 0, now).operation
+        case sameness.New(inherits):
+            return _insert(connection, draft, inherits, holding, 0, now, ids).operation
+        case other:
+            raise ValueError(f"{other} was to be refused")
+
+
 def _within(connection: Connection, op: Operation, free: FreeSum, now: int) -> bool:
     """Whether one more amount keeps the sum over time; not in it is what waits for a
     person, or certainly did nothing.

@@ -182,11 +182,9 @@ def drop(
         return op
     looked_for = op.state is State.UNCLEAR and op.step is Step.LOOKUP
     if looked_for or open_attempt(connection, operation_id) is not None:
-        if op.pending is not None:
+        if op.end_asked is not None:
             return op
-        connection.execute(
-            sa.update(operations).where(operations.c.id == op.id).values(pending={"end": why})
-        )
+        leave(connection, op, {"end": why})
         audit.append(connection, op.id, now, audit.Code.END_ASKED, {"why": why})
         return must_load(connection, operation_id)
     undone = escalations.may_send_again(op)
@@ -197,6 +195,13 @@ def drop(
     else:
         verdict = decisions.discard(op, why)
     return apply(connection, op, verdict, audit.Code.DROPPED, now, ids, holding=holding)
+
+
+def leave(connection: Connection, op: Operation, more: Mapping[str, object]) -> None:
+    """Leave on the row what counts once the open attempt is closed: see `Operation.pending`."""
+    pending = {**(op.pending or {}), **more}
+    mine = operations.c.id == op.id
+    connection.execute(sa.update(operations).where(mine).values(pending=pending))
 
 
 def end_task(

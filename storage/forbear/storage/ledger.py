@@ -29,7 +29,6 @@ from forbear.rules.model import (
     Certainty,
     Code,
     DelaySource,
-    Notice,
     Operation,
     Option,
     Reason,
@@ -39,7 +38,6 @@ from forbear.rules.model import (
     WaitingFor,
 )
 from forbear.rules.ports import Clock, Moment, Permit, Random, Reply
-from forbear.rules.reconciliation import found_late
 from forbear.rules.requests import RenderError
 from forbear.rules.signals import Meaning, Signal
 from forbear.rules.steps import request_of
@@ -68,19 +66,18 @@ from forbear.storage.deciding import Decided
 from forbear.storage.intents import judge, same_intent
 from forbear.storage.liveness import Liveness
 from forbear.storage.outcomes import (
-    add_evidence,
     after_cancel,
     evidence_of,
-    in_words,
     let_go,
     outcome_of,
     watched_already,
     with_pending,
+    with_result,
     without_contract,
 )
 from forbear.storage.reserving import Reserved
 from forbear.storage.retention import Term
-from forbear.storage.schema import attempts, operations
+from forbear.storage.schema import operations
 from forbear.storage.tokens import TokenReserved
 from forbear.storage.transitions import (
     Holding,
@@ -88,7 +85,6 @@ from forbear.storage.transitions import (
     as_now,
     load,
     move_next,
-    note,
     open_attempt,
 )
 
@@ -173,7 +169,8 @@ class Ledger:
         u = self._random.uniform() if op.step is Step.LOOKUP else 0.0
         unfound = without_lookup(op, holding.contract, holding.action, now.wall, u)
         if unfound is not None:
-            code, judged = audit.Code.RECONCILIATION_REQUIRED, with_pending(op, unfound)
+            code = audit.Code.RECONCILIATION_REQUIRED
+            judged = with_pending(op, unfound, holding.action, now.wall)
             self._apply(connection, op, judged, code, now.wall, holding)
             return True
         parent = load(connection, op.parent_id) if op.parent_id is not None else None
@@ -201,7 +198,7 @@ class Ledger:
                     self._hold(connection, op, hold, now.wall)
                 return False
             case Verdict() as verdict:
-                ended = with_pending(op, verdict)
+                ended = with_pending(op, verdict, holding.action, now.wall)
                 self._apply(connection, op, ended, audit.Code.ENDED, now.wall, holding)
                 return True
             case admission.Admit() as admitted if lacks_token:
@@ -267,7 +264,7 @@ class Ledger:
             audit.append(connection, op.id, now.wall, audit.Code.CONTRACT_NOTED, body)
         changes |= reserving.counted(op, admitted.step, now.wall)
         event = Event.ADMITTED if admitted.step is Step.SEND else Event.NOTED
-        attempt_id = f"att_{op.id.removeprefix('op_')}_{op.fence + 1}"
+        attempt_id = reserving.name_of(op, self.owner, now)
         if not authority.consume(connection, op, attempt_id, now.wall):
             stopped = stop(Reason.CONTRACT_CHANGED, why="what was decided is over or about another")
             self._apply(connection, op, stopped, audit.Code.ENDED, now.wall, holding)
@@ -365,14 +362,19 @@ class Ledger:
                     .values(next_at=now.wall + left)
                 )
             return False
+        ours = holding is not None and holding.action.binding == op.binding
+        if not ours and roster.holds(connection, op.binding, self._liveness, now.wall):
+            return False  # who can read what comes of it takes it over
         told = {"certainty": str(Certainty.MAYBE_APPLIED), "note": "its owner is gone"}
         reserving.close(connection, attempt.id, now.wall, "unknown", told)
         signal = Signal(Meaning.NO_ANSWER, Certainty.MAYBE_APPLIED, fault="crash")
         verdict = self._verdict(connection, op, holding, signal, now.wall)
+        action = holding.action if ours and holding is not None else None
+        verdict = with_pending(op, verdict, action, now.wall)
         self._apply(
             connection,
             op,
-            with_pending(op, verdict),
+            watched_already(connection, op, verdict),
             audit.Code.LOST,
             now.wall,
             holding,
@@ -426,24 +428,19 @@ class Ledger:
         permit = reserved.permit
         outcome = outcome_of(reply)
         facts = evidence_of(reserved.operation, reply, signal)
-        mine = reserving.close(connection, permit.attempt_id, now, outcome, facts)
-        forgot = None if mine else late.unknown(connection, reserved, outcome, signal, now)
-        if forgot is not None:
-            return forgot
+        if not reserving.close(connection, permit.attempt_id, now, outcome, facts):
+            came = late.Late(reserved, reply, signal, result)
+            return late.settle(connection, came, self._verdict, now, self._random)
         op = as_now(connection, reserved.operation)
-        if not mine:
-            return self._late(connection, op, reserved, outcome, facts, signal, now)
         code = {
             "answered": audit.Code.ANSWERED,
             "not_sent": audit.Code.NOT_SENT,
         }.get(outcome, audit.Code.NO_ANSWER)
         renews = tokens.may_renew(connection, op, permit.attempt_id, reserved.holding, reply)
         judged = self._verdict(connection, op, reserved.holding, signal, now, new_token=renews)
-        verdict = with_pending(op, judged)
+        verdict = with_pending(op, with_result(judged, result), reserved.holding.action, now)
         verdict = watched_already(connection, op, verdict)
         verdict = limits.exhausted(connection, op, reserved, verdict, signal, now)
-        if result is not None and verdict.event is Event.SUCCEEDED:
-            verdict = replace(verdict, changes={**verdict.changes, "result": result})
         after = self._apply(
             connection,
             op,
@@ -460,48 +457,6 @@ class Ledger:
         after_cancel(connection, after, now)
         announcing.tell_of_breaker(connection, after, reserved.holding, now, self._random)
         return after
-
-    def _late(
-        self,
-        connection: Connection,
-        op: Operation,
-        reserved: Reserved,
-        outcome: str,
-        facts: Mapping[str, object],
-        signal: Signal,
-        now: int,
-    ) -> Operation:
-        """An answer to an attempt closed as unknown: evidence, judged if it can be."""
-        row = connection.execute(
-            sa.select(attempts.c.outcome, attempts.c.late).where(
-                attempts.c.id == reserved.permit.attempt_id
-            )
-        ).one()
-        if row.late or row.outcome != "unknown":
-            return op
-        connection.execute(
-            sa.update(attempts)
-            .where(attempts.c.id == reserved.permit.attempt_id)
-            .values(late=True, outcome=outcome, **facts)
-        )
-        limits.learn_late(connection, reserved, signal, now)
-        body = late.told(reserved, outcome, signal)
-        verdict = None
-        if open_attempt(connection, op.id) is None:
-            if signal.meaning in _ENDS and op.state is State.WAITING:
-                verdict = self._verdict(connection, op, reserved.holding, signal, now)
-            elif signal.meaning in _DONE and op.state is State.UNCLEAR:
-                asked, action = reserved.operation, reserved.holding.action
-                found = found_late(op, asked, action, signal, now)
-                verdict = None if found is None else with_pending(op, found)
-        if verdict is not None:
-            return self._apply(
-                connection, op, verdict, audit.Code.LATE_EVIDENCE, now, reserved.holding, body=body
-            )
-        op = note(connection, op, Notice.LATE_EVIDENCE, now)
-        audit.append(connection, op.id, now, audit.Code.LATE_EVIDENCE, body)
-        add_evidence(connection, op, reserved.holding, in_words(signal), now)
-        return op
 
     # --- decisions and ends on request ------------------------------------------------------
 
@@ -549,10 +504,8 @@ class Ledger:
                 connection, decided, follow_up, wish, holding, by, now, self._random
             )
             return replace(decided, follow_up=new)
-        accepted = self.accept(connection, follow_up, holding)
-        if isinstance(accepted, Accepted):
-            return replace(decided, follow_up=accepted.operation)
-        return decided
+        made = accepting.follow(connection, follow_up, holding, now, self._random)
+        return replace(decided, follow_up=made)
 
     def ask(
         self,
@@ -690,7 +643,3 @@ class Ledger:
             body=body,
             lease=lease,
         )
-
-
-_DONE = frozenset({Meaning.ACCEPTED, Meaning.DONE, Meaning.SUCCEEDED})
-_ENDS = frozenset({Meaning.SUCCEEDED, Meaning.FAILED, Meaning.CANCELLED, Meaning.EXPIRED})

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
 from forbear.rules import decisions, escalations
+from forbear.rules.contract import Action
 from forbear.rules.lifecycle import Event
 from forbear.rules.model import (
     Budget,
@@ -22,6 +24,7 @@ from forbear.rules.model import (
 )
 from forbear.rules.paging import Progress, items_text
 from forbear.rules.ports import Reply
+from forbear.rules.reconciliation import found_before
 from forbear.rules.signals import Meaning, Signal
 from forbear.rules.verdicts import Verdict, stop
 from forbear.storage import audit
@@ -50,13 +53,16 @@ _KEPT = 65_536
 """Bytes of an answer's body that are stored."""
 
 
-def evidence_of(op: Operation, reply: Reply, signal: Signal) -> dict[str, object]:
+def evidence_of(
+    op: Operation, reply: Reply, signal: Signal, *, late: bool = False
+) -> dict[str, object]:
     """The columns of an attempt that tell what came of it.
 
     Of a page of a read all items are kept, until the whole is a result.
     """
-    # A body that only says "still running" is not worth its space; a result is an artifact.
-    artifact = op.kind in (Kind.RESULT, Kind.CALL) and signal.meaning is Meaning.DONE
+    # A body that only says "still running" is not worth its space; a result is an artifact, but
+    # what comes late may never become one.
+    artifact = op.kind in (Kind.RESULT, Kind.CALL) and signal.meaning is Meaning.DONE and not late
     kept = signal.meaning is not Meaning.WAITING and not artifact
     body = (reply.body[:_KEPT] or None) if kept else None
     if signal.turn is not None and Progress.of(op) is not None:
@@ -78,6 +84,13 @@ def let_go(connection: Connection, op: Operation) -> None:
         return
     mine = attempts.c.operation_id == op.id, attempts.c.fence.in_(progress.pages)
     connection.execute(sa.update(attempts).where(*mine).values(body=None))
+
+
+def with_result(verdict: Verdict, result: Mapping[str, object] | None) -> Verdict:
+    """A success with what it brought, if that was kept."""
+    if result is None or verdict.event is not Event.SUCCEEDED or "result" in verdict.changes:
+        return verdict
+    return replace(verdict, changes={**verdict.changes, "result": result})
 
 
 def watched_already(connection: Connection, op: Operation, verdict: Verdict) -> Verdict:
@@ -125,11 +138,23 @@ def in_words(signal: Signal) -> str:
     return f"{told} ({signal.meaning})"
 
 
-def with_pending(op: Operation, verdict: Verdict) -> Verdict:
-    """Apply an end that was asked for while the attempt was out: keep effects, make no retry."""
+def with_pending(op: Operation, verdict: Verdict, action: Action | None, now: int) -> Verdict:
+    """Apply what was left while the attempt was out: an effect that a late answer told of, and an
+    end that was asked for. Effects are kept, no retry is made.
+
+    Without the `action` that can read it, an effect stays for whoever has that.
+    """
     if op.pending is None:
         return verdict
-    changes = {**verdict.changes, "pending": None}
+    effect, left = op.pending.get("effect"), None
+    if effect is not None and action is None:
+        left = {"effect": effect}
+    elif effect is not None and action is not None:
+        verdict = found_before(op, action, effect["take"], verdict, now)
+        verdict = with_result(verdict, effect.get("result"))
+    changes = {**verdict.changes, "pending": left}
+    if op.end_asked is None:
+        return replace(verdict, changes=changes)
     unclear = verdict.event is Event.MADE_UNCLEAR or (
         verdict.event is Event.OBSERVED and op.state is State.UNCLEAR
     )
@@ -142,7 +167,7 @@ def with_pending(op: Operation, verdict: Verdict) -> Verdict:
     asks_for_nothing = verdict.event is Event.STOPPED and escalations.may_send_again(judged)
     if not goes_on and not asks_for_nothing:
         return replace(verdict, changes=changes)
-    ended = decisions.discard(judged, str(op.pending.get("end", "ended on request")))
+    ended = decisions.discard(judged, op.end_asked)
     return replace(
         verdict,
         event=ended.event,

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from base64 import b32encode
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
+from hashlib import blake2b
 
 import sqlalchemy as sa
 from sqlalchemy import Connection
@@ -125,6 +127,17 @@ def digest_of(request: Outbound, step: Step, action: Action) -> str:
     return request_digest(request, action.section) if step is Step.SEND else ""
 
 
+def name_of(op: Operation, owner: str, now: Moment) -> str:
+    """The name of the next attempt of `op`.
+
+    Of its process and moment too: a store that was set back comes to the same fence again, and
+    what is still out from before is another attempt.
+    """
+    maker = blake2b(f"{owner} {now.boot_id} {now.boot}".encode(), digest_size=5).digest()
+    drawn = b32encode(maker).decode().lower()[:4]
+    return f"att_{op.id.removeprefix('op_')}_{op.fence + 1}_{drawn}"
+
+
 def trigger_of(op: Operation, number: int) -> Trigger:
     if op.delay_source is DelaySource.MANUAL_EXTENSION:
         return Trigger.OPERATOR
@@ -135,6 +148,8 @@ def with_age_of_key(connection: Connection, op: Operation, now: Moment) -> Opera
     """`op` as admission is to see it: its key is at least as old as the boot clock says.
 
     A wall clock that was set back would make the provider's memory of a key seem longer than it is.
+    Where the machine was started since and its clock came up behind what was stored then, nobody
+    knows the age: it is beyond every window.
     """
     if op.wire_key is None or op.sent_at is None:
         return op
@@ -145,7 +160,9 @@ def with_age_of_key(connection: Connection, op: Operation, now: Moment) -> Opera
     )
     first = connection.execute(query).scalar()
     if first is None:
-        return op
+        last = sa.func.max(sa.func.coalesce(attempts.c.closed_at, attempts.c.reserved_at))
+        known = connection.execute(sa.select(last).where(attempts.c.operation_id == op.id)).scalar()
+        return replace(op, sent_at=0) if now.wall < max(op.sent_at, known or 0) else op
     return replace(op, sent_at=min(op.sent_at, now.wall - (now.boot - first)))
 
 

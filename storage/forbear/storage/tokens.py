@@ -165,6 +165,8 @@ def settle(
     body |= {"http": reply.status, "why": why or None, "late": late or None}
     told = {name: value for name, value in body.items() if value is not None}
     audit.append(connection, op.id, now, audit.Code.TOKEN_SETTLED, told)
+    if late:
+        return  # the next request for a token tells more
     if granted:
         _note(connection, _whose(op, holding))
     elif not _asks(connection, reserved, reply, f"{host}: {why}", now, ids):

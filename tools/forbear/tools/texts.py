@@ -223,7 +223,7 @@ def _queued(record: Record) -> Advice:
 
 
 def _sending(record: Record) -> Advice:
-    if record.operation.pending is not None:
+    if record.operation.end_asked is not None:
         return wait(
             record,
             "It was ended while its request was on its way: that outcome is kept, nothing more is "
