@@ -635,7 +635,18 @@ def test_a_wall_clock_set_forward_proves_no_absence() -> None:
     then, soon, later = NOW + SETTLE, 5_000 + SETTLE - 1, 5_000 + SETTLE
     assert not resends(first, now=then, clocks=Moment(then, soon, "boot-1"))
     assert resends(first, now=then, clocks=Moment(then, later, "boot-1"))
-    assert resends(first, now=then, clocks=Moment(then, 10, "boot-2")), "another boot"
+
+
+@pytest.mark.requirement("R25")
+def test_a_restart_between_two_lookups_makes_the_second_the_first_that_counts() -> None:
+    """Nobody can say how long the machine was off: its wall clock may have come up wrong."""
+    first = carried(unclear(), judge(unclear(), EMPTY, clocks=Moment(NOW, 5_000, "boot-1")))
+    then, later = NOW + 2 * SETTLE, NOW + 3 * SETTLE
+    restarted = Moment(then, 10, "boot-2")
+    assert not resends(first, now=then, clocks=restarted)
+    second = carried(first, judge(first, EMPTY, now=then, clocks=restarted))
+    assert Search.of(second).first_boot == ("boot-2", 10)
+    assert resends(second, now=later, clocks=Moment(later, 10 + SETTLE, "boot-2"))
 
 
 @pytest.mark.requirement("R25")
@@ -644,6 +655,45 @@ def test_a_lookup_made_while_somebody_could_still_send_does_not_count_later() ->
     op = carried(op, judge(op, EMPTY, can_still_send=True))
     assert Search.of(op) == Search(last_empty=NOW)
     assert not resends(op, now=NOW + SETTLE)
+
+
+@pytest.mark.requirement("R25")
+def test_no_lookup_before_somebody_could_still_send_counts_later() -> None:
+    op = unclear(search=ONCE_EMPTY.kept())
+    op = carried(op, judge(op, EMPTY, can_still_send=True))
+    assert not resends(op, now=NOW + SETTLE)
+
+
+REFUSALS = {
+    "401": told(M.AUTH, status=401),
+    "403": told(M.AUTH, status=403),
+    "redirect": told(M.REDIRECT, status=302),
+    "egress": told(M.NOT_SENT, fault="egress_refused"),
+}
+"""What says nothing about an earlier attempt, and is for a person to mend."""
+
+
+@pytest.mark.requirement("R24")
+@pytest.mark.parametrize("refusal", REFUSALS.values(), ids=REFUSALS)
+@pytest.mark.parametrize("job", [KEY_ONLY, KEY_AND_LOOKUP], ids=["key", "key and lookup"])
+def test_what_refuses_a_repetition_leaves_the_doubt_the_question(refusal: Signal, job: Job) -> None:
+    """The reasons of a first attempt would offer no way to find out, or to say that it is done."""
+    again = keyed(certainty=Certainty.MAYBE_APPLIED, attempts=Budget(2, 3))
+    verdict = judge(again, refusal, job)
+    looks = job is KEY_AND_LOOKUP and refusal.meaning is M.REDIRECT
+    assert way(verdict) == ("lookup" if looks else PERSON)
+    assert looks or verdict.reason is Reason.UNCLEAR_WRITE
+    assert judge(keyed(), refusal, job).reason in {
+        Reason.AUTHORIZATION_DENIED,
+        Reason.INTEGRATION_FAILURE,
+        Reason.EGRESS_REFUSED,
+    }
+
+
+@pytest.mark.parametrize(("refusal", "blocks"), [("401", True), ("403", False)])
+def test_a_refused_credential_is_blocked_whatever_is_in_doubt(refusal: str, blocks: bool) -> None:
+    again = keyed(certainty=Certainty.MAYBE_APPLIED, attempts=Budget(2, 3))
+    assert judge(again, REFUSALS[refusal], KEY_ONLY).block_credential is blocks
 
 
 @pytest.mark.requirement("R25")

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
+from tests.storage.calls import BY, Calls
 from tests.storage.house import (
     CONTRACT,
     FAILED,
@@ -23,18 +22,18 @@ from forbear.rules.model import (
     Budget,
     Certainty,
     Code,
+    Kind,
     Operation,
     Option,
-    Priority,
     Reason,
     Refusal,
     State,
     WaitingFor,
 )
 from forbear.storage import authority
-from forbear.storage.accepting import Accepted, Draft
+from forbear.storage.accepting import Draft
+from forbear.storage.brakes import Brakes
 from forbear.storage.deciding import Decided
-from forbear.storage.reserving import Reserved
 from forbear.storage.transitions import Holding
 from forbear.tools import drafts
 
@@ -72,62 +71,11 @@ approval_covers = "attempt"
 at = "header:Idempotency-Key"
 """
 )
-BY = {"operator": "ann", "channel": "test"}
-
-
-class Calls:
-    """Calls of one client on a house, each with the draft that its contract makes."""
-
-    def __init__(self, house: House, client: str = "own_a") -> None:
-        self.house = house
-        self.client = client
-        self.contract = contract(WRITES)
-
-    def held(self, call: str, credential: str = "fp-1") -> Holding:
-        return Holding(self.contract, self.contract.calls[call], credential, "v-1")
-
-    def draft(self, call: str, **arguments: Any) -> Draft:
-        action = self.contract.calls[call]
-        made = drafts.Drafter(KEY, self.house.random, "local", self.client).call(
-            self.held(call),
-            action,
-            arguments,
-            drafts.call_bounds(action, None, None),
-            drafts.Given("rent", None, Priority.INTERACTIVE, "month-end"),
-        )
-        assert isinstance(made, Draft), made
-        return made
-
-    def new(self, call: str, *, credential: str = "fp-1", **arguments: Any) -> Operation:
-        made, held = self.draft(call, **arguments), self.held(call, credential)
-        accepted = self.house.write(lambda c: self.house.ledger.accept(c, made, held))
-        assert isinstance(accepted, Accepted), accepted
-        return accepted.operation
-
-    def send(self, op: Operation, said: Said) -> Operation:
-        reserved = self.house.reserve(op, self.held(op.action))
-        assert isinstance(reserved, Reserved), self.house.read(op)
-        return self.house.settle(reserved, said)
-
-    def decide(self, op: Operation, option: Option, **given: Any) -> Decided | Refusal:
-        case, held = self.house.case(op), self.held(op.action)
-        assert case is not None
-        wish = Wish(option, **given)
-        follow_up: Draft | None = None
-        if option in (Option.SEND_NEW, Option.RESUBMIT):
-            drafter = drafts.Drafter(KEY, self.house.random, "somebody else", "own_z")
-            made = drafter.repetition(op, held)
-            assert isinstance(made, Draft)
-            follow_up = made
-        ledger = self.house.ledger
-        return self.house.write(
-            lambda c: ledger.decide(c, case.id, case.revision, wish, held, BY, follow_up=follow_up)
-        )
 
 
 @pytest.fixture
 def calls(house: House) -> Calls:
-    return Calls(house)
+    return Calls(house, WRITES)
 
 
 def decided(found: Decided | Refusal) -> Operation:
@@ -288,7 +236,10 @@ def test_a_session_is_approved_once_and_covers_its_client_until_its_end(calls: C
 def test_a_grant_is_for_one_client_action_and_credential(calls: Calls) -> None:
     house = calls.house
     decided(calls.decide(calls.new("pay", amount=1, to="bob"), Option.APPROVE))
-    assert Calls(house, "own_b").new("pay", amount=2, to="b").waiting_for is WaitingFor.APPROVAL
+    assert (
+        Calls(house, WRITES, "own_b").new("pay", amount=2, to="b").waiting_for
+        is WaitingFor.APPROVAL
+    )
     other_key = calls.new("pay", amount=3, to="bob", credential="fp-2")
     assert other_key.waiting_for is WaitingFor.APPROVAL
     assert calls.new("wire", amount=4, to="bob").waiting_for is WaitingFor.APPROVAL
@@ -406,3 +357,43 @@ def test_one_extension_beyond_the_contract_needs_a_reason_and_is_the_last(house:
     assert isinstance(found, Decided)
     assert found.operation.extensions == Budget(2, 1)
     assert isinstance(extend(comment="and once more"), Refusal)
+
+
+# --- a cancellation by decision -------------------------------------------------------------
+
+
+@pytest.mark.requirement("E05")
+@pytest.mark.parametrize("paused", [False, True])
+def test_a_cancellation_that_a_person_decided_is_stored_whatever_is_paused(
+    house: House, paused: bool
+) -> None:
+    """The pause holds it back; it is not lost."""
+    job = house.waiting()
+    house.poll(job, Said(200, {"id": "exp_1", "state": "paused"}))
+    brakes = Brakes(house.clock)
+    if paused:
+        house.write(lambda c: brakes.pause(c, "exp", BY))
+    case = house.case(job)
+    assert case is not None
+    found = house.cancel_by_decision(job, case)
+    assert isinstance(found, Decided)
+    assert found.follow_up is not None
+    cancel = found.follow_up
+    assert (cancel.kind, cancel.state) == (Kind.CANCEL, State.QUEUED)
+    if paused:
+        assert house.reserve(cancel) is False
+        house.write(lambda c: brakes.resume(c, "exp", BY))
+        house.due(cancel)
+    assert house.permit(cancel).request.url == "https://api.exp.example/v1/exports/exp_1/cancel"
+
+
+def test_a_second_decision_to_cancel_joins_the_first_cancellation(house: House) -> None:
+    job = house.waiting()
+    house.poll(job, Said(200, {"id": "exp_1", "state": "paused"}))
+    first = house.follow_up(job, Kind.CANCEL)
+    case = house.case(job)
+    assert case is not None
+    found = house.cancel_by_decision(job, case)
+    assert isinstance(found, Decided)
+    assert found.follow_up is not None
+    assert found.follow_up.id == first.id

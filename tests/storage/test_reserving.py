@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 from sqlalchemy import Connection
+from tests.storage.calls import Calls, transfers
 from tests.storage.house import (
     ACCEPTED,
     CONTRACT,
@@ -503,6 +504,28 @@ def test_a_lease_is_counted_on_the_clock_that_nobody_sets(house: House) -> None:
         house.clock.jump(-120 * MINUTE)
         house.clock.suspend(LEASE)
         assert other.reserve(op) is True
+
+
+@pytest.mark.requirement("W11", "R13")
+@pytest.mark.parametrize("behind", [21 * MINUTE, 24 * 60 * MINUTE])
+@pytest.mark.parametrize("restarts", [True, False])
+def test_a_key_is_not_younger_because_a_clock_was_set_back(
+    house: House, behind: int, restarts: bool
+) -> None:
+    """The provider knows it for two minutes; twenty went by, and the clock tells another story."""
+    calls = Calls(house, CONTRACT + transfers())
+    op = calls.new("keyed", id="9")
+    calls.send(op, Said(503, {}))
+    house.clock.advance(20 * MINUTE)
+    if restarts:
+        house.clock.reboot("boot-2")
+    house.clock.jump(-behind)
+    house.recover()
+    house.due(op)
+    assert calls.reserve(op) is True
+    case = house.case(op)
+    assert case is not None
+    assert case.reason is Reason.UNCLEAR_WRITE
 
 
 @pytest.mark.parametrize("case", ["DB-04"])
