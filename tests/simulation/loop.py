@@ -259,6 +259,8 @@ class VirtualLoop(asyncio.BaseEventLoop):
                         task._log_destroy_pending = False  # type: ignore[attr-defined]
                         _close(task.get_coro(), context)
                 each.tasks.clear()
+            # Only then: closing what one lane had begins something in others.
+            for each in self._lanes:
                 each.ready.clear()
             self._timers.clear()
 

@@ -125,7 +125,8 @@ class _Readers:
     def shut(self) -> None:
         self._over = True
         if self._connection is not None:
-            self._connection.close()
+            with suppress(Exception):  # what a dead process leaves may have closed it
+                self._connection.close()
             self._connection = None
 
     async def dispose(self) -> None:
