@@ -48,7 +48,8 @@ class Event(StrEnum):
     RESEND_APPROVED = "resend_approved"
     """A decision repeats a request under its own key."""
     LOOKUP_RESUMED = "lookup_resumed"
-    """A decision, or new evidence, lets an unclear write be looked up again."""
+    """A decision lets an unclear write be looked up again, or a store that may be behind its
+    original has to look for one that stopped."""
     RULED_OUT = "ruled_out"
     """A person looked at the provider and found that it was not done."""
     NOTED = "noted"
