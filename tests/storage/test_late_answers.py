@@ -12,6 +12,7 @@ from tests.storage.house import (
     ACCEPTED,
     BUSY,
     CONTRACT,
+    DENIED,
     LOST,
     UNSENT,
     House,
@@ -19,7 +20,16 @@ from tests.storage.house import (
     contract,
 )
 
-from forbear.rules.model import Certainty, Notice, Operation, Option, Reason, State, Step
+from forbear.rules.model import (
+    Certainty,
+    Notice,
+    Operation,
+    Option,
+    Reason,
+    State,
+    Step,
+    WaitingFor,
+)
 from forbear.storage.schema import attempts
 from forbear.storage.transitions import Holding
 
@@ -119,6 +129,20 @@ def test_two_effects_are_a_conflict_whenever_they_are_told(calls: Calls) -> None
     assert after.state is State.ESCALATED
     assert case is not None
     assert case.reason is Reason.RECONCILIATION_CONFLICT
+
+
+def test_what_the_second_says_of_others_counts_all_the_same(calls: Calls) -> None:
+    """A credential that was refused is refused for everybody, whatever the first one did."""
+    op = calls.new("keyed", id="9")
+    first = calls.permit(op)
+    with next_owner(calls) as other:
+        given_up(other, op)
+        again = other.permit(op)
+        calls.house.settle(first, MADE)
+        other.house.settle(again, DENIED)
+        later = other.new("plain", id="10")
+        assert other.reserve(later) is False
+        assert other.house.read(later).waiting_for is WaitingFor.CREDENTIAL
 
 
 def test_an_end_that_was_asked_for_and_an_effect_both_count(calls: Calls) -> None:

@@ -390,13 +390,16 @@ def found_before(
     """The verdict on an attempt that was out while a late answer to an earlier one told of the
     effect (`effect_in`): whatever it brought, the effect is there.
 
-    Unless it brought more: the effect too, an end, or another one that differs.
+    Unless it brought more: the effect too, an end, or another one that differs. What it says of
+    others, of a scope or a credential, counts in any case.
     """
     more = verdict.event in _TELLS_MORE or verdict.notice in _ENDED
     if more or verdict.reason in _DIFFERS:
         return verdict
     known = Signal(Meaning.DONE, Certainty.APPLIED)
-    return _found(op, action, effect, known, {**verdict.changes, "search": None}, now)
+    found = _found(op, action, effect, known, {**verdict.changes, "search": None}, now)
+    blocks, until = verdict.block_credential, verdict.scope_until
+    return replace(found, block_credential=blocks, scope_until=until)
 
 
 _TELLS_MORE = frozenset({Event.SUCCEEDED, Event.ACCEPTED})

@@ -103,11 +103,12 @@ def watched_already(connection: Connection, op: Operation, verdict: Verdict) -> 
     changes = {name: value for name, value in verdict.changes.items() if name not in kept}
     story = {**verdict.story, "watched_by": watched.id}
     if watched.intent != op.intent:
-        stopped = stop(Reason.BINDING_MISMATCH, changes)
-        return replace(stopped, story=story)
+        other = stop(Reason.BINDING_MISMATCH, changes)
+        asks = replace(verdict, event=other.event, changes=other.changes, reason=other.reason)
+        return replace(asks, story=story)
     ended = decisions.discard(op, f"the provider returned the job of {watched.id}")
     changes = {**changes, **ended.changes, "superseded_by": watched.id}
-    return Verdict(Event.DISCARDED, changes, story=story)
+    return replace(verdict, event=Event.DISCARDED, changes=changes, reason=None, story=story)
 
 
 def add_evidence(
