@@ -15,11 +15,13 @@ from forbear.rules import admission, pacing, reconciliation, signals
 from forbear.rules.model import Budget, Certainty, Kind, Step
 from forbear.rules.signals import Signal
 from forbear.server import upstream
-from forbear.storage import audit, authority, deciding, ledger, register, reserving
+from forbear.storage import audit, authority, deciding, late, ledger, register, reserving
 from forbear.storage import writer as writing
 from forbear.storage.ledger import Ledger
+from forbear.storage.outcomes import evidence_of, outcome_of
 from forbear.storage.reserving import Reserved
 from forbear.storage.schema import attempts
+from forbear.storage.transitions import Ids, apply, must_load
 from forbear.tools.drafts import Drafter
 
 patched = mock.patch.object
@@ -51,34 +53,29 @@ def _lease_over(self: Ledger, op: Any, now: Any) -> bool:
     return True
 
 
-def _late(self: Ledger, connection: Any, op: Any, *rest: Any) -> Any:
-    return op
+def _dropped(connection: sa.Connection, came: late.Late, *rest: Any) -> Any:
+    return must_load(connection, came.reserved.operation.id)
 
 
 @contextmanager
 def _fence_ignored() -> Iterator[None]:
     """Whoever comes back late judges the operation as if it were still its own."""
 
-    def late(
-        self: Ledger,
-        connection: sa.Connection,
-        op: Any,
-        reserved: Reserved,
-        outcome: str,
-        facts: Any,
-        signal: Any,
-        now: int,
+    def settle(
+        connection: sa.Connection, came: late.Late, judge: late.Judge, now: int, ids: Ids
     ) -> Any:
+        reserved, code = came.reserved, audit.Code.LATE_EVIDENCE
+        facts = evidence_of(reserved.operation, came.reply, came.signal)
         connection.execute(
             sa.update(attempts)
             .where(attempts.c.id == reserved.permit.attempt_id)
-            .values(late=True, outcome=outcome, **facts)
+            .values(late=True, outcome=outcome_of(came.reply), **facts)
         )
-        verdict = self._verdict(connection, op, reserved.holding, signal, now)
-        code = audit.Code.LATE_EVIDENCE
-        return self._apply(connection, op, verdict, code, now, reserved.holding)
+        op = must_load(connection, reserved.operation.id)
+        verdict = judge(connection, op, reserved.holding, came.signal, now)
+        return apply(connection, op, verdict, code, now, ids, holding=reserved.holding)
 
-    with patched(Ledger, "_late", late):
+    with patched(late, "settle", settle):
         yield
 
 
@@ -186,7 +183,7 @@ MUTATIONS = (
         "lease_ignored", "a living owner loses its attempt", _of(Ledger, "_lease_over", _lease_over)
     ),
     Mutation("fence_ignored", "a late owner decides", _fence_ignored),
-    Mutation("late_dropped", "late evidence is thrown away", _of(Ledger, "_late", _late)),
+    Mutation("late_dropped", "late evidence is thrown away", _of(late, "settle", _dropped)),
     Mutation(
         "sent_by_answer",
         "no answer counts as not sent",
@@ -248,7 +245,7 @@ MUTATIONS = (
     Mutation(
         "late_lookup",
         "a late lookup that found nothing is a success",
-        _of(ledger, "found_late", _any_late),
+        _of(late, "found_late", _any_late),
     ),
     Mutation(
         "cancel_refused",
