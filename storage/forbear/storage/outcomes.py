@@ -148,11 +148,14 @@ def with_pending(op: Operation, verdict: Verdict, action: Action | None, now: in
     if op.pending is None:
         return verdict
     effect, left = op.pending.get("effect"), None
-    if effect is not None and action is None:
-        left = {"effect": effect}
-    elif effect is not None and action is not None:
-        verdict = found_before(op, action, effect["take"], verdict, now)
-        verdict = with_result(verdict, effect.get("result"))
+    match effect, action:
+        case None, _:
+            pass
+        case _, None:
+            left = {"effect": effect}
+        case _:
+            verdict = found_before(op, action, effect["take"], verdict, now)
+            verdict = with_result(verdict, effect.get("result"))
     changes = {**verdict.changes, "pending": left}
     if op.end_asked is None:
         return replace(verdict, changes=changes)
