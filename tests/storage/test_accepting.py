@@ -221,3 +221,15 @@ def test_what_nobody_approves_in_time_is_discarded_and_its_case_closed(house: Ho
     assert house.read(op).state is State.DISCARDED
     assert house.case(op) is None
     assert house.attempts(op) == []
+
+
+@pytest.mark.requirement("R22")
+def test_who_joins_what_is_to_end_takes_the_wish_back(house: House) -> None:
+    op = house.new(task="a")
+    out = house.permit(op)
+    house.write(lambda c: house.ledger.end_task(c, "local", "a", "over"))
+    assert house.read(op).end_asked is not None
+    joined = house.ask(task="b")
+    assert joined.joined
+    assert house.read(op).end_asked is None
+    assert house.settle(out, UNSENT).state is State.DELAYED

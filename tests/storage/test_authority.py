@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from tests.storage.calls import BY, Calls
 from tests.storage.house import (
@@ -31,7 +33,7 @@ from forbear.rules.model import (
     WaitingFor,
 )
 from forbear.storage import authority
-from forbear.storage.accepting import Draft
+from forbear.storage.accepting import Accepted, Draft
 from forbear.storage.brakes import Brakes
 from forbear.storage.deciding import Decided
 from forbear.storage.transitions import Holding
@@ -385,6 +387,47 @@ def test_a_cancellation_that_a_person_decided_is_stored_whatever_is_paused(
         house.write(lambda c: brakes.resume(c, "exp", BY))
         house.due(cancel)
     assert house.permit(cancel).request.url == "https://api.exp.example/v1/exports/exp_1/cancel"
+
+
+def test_a_cancellation_that_waits_for_approval_has_it_by_the_decision(house: House) -> None:
+    text = CONTRACT.replace(
+        'path = "/exports/{id}/cancel"\napproval = "none"',
+        'path = "/exports/{id}/cancel"\napproval = "per_call"',
+    )
+    asking = holding(text=text)
+    job = house.new(held=asking)
+    house.settle(house.permit(job, asking), Said(202, {"id": "exp_1", "state": "queued"}))
+    house.due(job)
+    house.settle(house.permit(job, asking), Said(200, {"id": "exp_1", "state": "paused"}))
+    draft = house.draft_follow_up(house.read(job), Kind.CANCEL)
+    waits = replace(draft, approve_within=HOUR)
+    asked = house.write(lambda c: house.ledger.accept(c, waits, asking))
+    assert isinstance(asked, Accepted)
+    assert asked.operation.waiting_for is WaitingFor.APPROVAL
+    case = house.case(job)
+    assert case is not None
+    found = house.cancel_by_decision(house.read(job), case)
+    assert isinstance(found, Decided)
+    assert found.follow_up is not None
+    assert (found.follow_up.id, found.follow_up.approve_by) == (asked.operation.id, None)
+    assert house.case(asked.operation) is None
+    assert house.permit(asked.operation, asking).request.url.endswith("/cancel")
+    assert house.verified() is None
+
+
+def test_a_cancellation_that_waits_for_a_decision_of_its_own_is_not_asked_for_again(
+    house: House,
+) -> None:
+    job = house.waiting()
+    house.poll(job, Said(200, {"id": "exp_1", "state": "paused"}))
+    first = house.follow_up(job, Kind.CANCEL)
+    assert house.send(first, LIMITED).state is State.ESCALATED
+    case = house.case(job)
+    assert case is not None
+    found = house.cancel_by_decision(job, case)
+    assert isinstance(found, Refusal)
+    assert first.id in found.message
+    assert house.case(job) == case, "it is still to be decided"
 
 
 def test_a_second_decision_to_cancel_joins_the_first_cancellation(house: House) -> None:

@@ -151,6 +151,41 @@ def test_what_was_not_found_before_the_copy_may_be_there_since(tmp_path: Path, l
         assert calls.next(op, found(op)).state is State.SUCCEEDED
 
 
+@pytest.mark.parametrize("claimed", ["while held", "once adopted"])
+def test_a_lookup_that_was_out_when_the_copy_was_taken_counts_no_more_than_others(
+    tmp_path: Path, claimed: str
+) -> None:
+    twins = Twins(tmp_path / "home")
+    with twins.original() as calls:
+        op = calls.new("findable", id="9")
+        calls.send(op, LOST)
+        calls.next(op, NOTHING)
+        calls.permit(op)
+    twins.part()
+    twins.clock.advance(MINUTE)
+    with twins.copy() as calls:
+        assert calls.house.read(op).lease_owner == "own_a", "what is out keeps its lease"
+        if claimed == "while held":
+            assert calls.reserve(op) is True
+        assert calls.house.write(lambda c: custody.adopt(c, BY, twins.clock.now().wall))
+        if claimed == "once adopted":
+            assert calls.reserve(op) is True
+        assert calls.next(op, NOTHING).step is Step.LOOKUP, "the first that counts"
+        assert calls.house.verified() is None
+
+
+def test_the_case_of_a_write_that_only_the_original_may_have_sent_says_so(tmp_path: Path) -> None:
+    twins = Twins(tmp_path / "home")
+    with twins.original() as calls:
+        op = calls.new("plain", id="9")
+    twins.part()
+    with twins.copy() as calls:
+        assert calls.reserve(op) is True
+        case = calls.house.case(op)
+        assert case is not None
+        assert "Sent: perhaps, by the home that this one is a copy of" in case.text
+
+
 def test_a_search_that_a_person_goes_on_with_begins_anew(tmp_path: Path) -> None:
     twins = Twins(tmp_path / "home")
     with twins.original() as calls:

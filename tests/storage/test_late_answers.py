@@ -30,7 +30,8 @@ from forbear.rules.model import (
     Step,
     WaitingFor,
 )
-from forbear.storage.schema import attempts
+from forbear.storage.deciding import Decided
+from forbear.storage.schema import attempts, operations
 from forbear.storage.transitions import Holding
 
 pytestmark = pytest.mark.requirement("D02")
@@ -169,6 +170,135 @@ def test_no_effect_is_told_by_what_did_nothing(calls: Calls) -> None:
         assert other.house.settle(again, REFUSED).state is State.FAILED
 
 
+@pytest.mark.parametrize("second", [UNSENT, REFUSED])
+def test_a_late_lookup_found_it_while_the_one_resend_is_out(calls: Calls, second: Said) -> None:
+    """Two others had found nothing."""
+    op = calls.new("findable", id="9")
+    calls.send(op, LOST)
+    look = calls.permit(op)
+    with next_owner(calls) as other:
+        given_up(other, op)
+        other.next(op, NOTHING)
+        other.next(op, NOTHING)
+        again = other.permit(op)
+        assert again.operation.step is Step.SEND
+        calls.house.settle(look, found(op))
+        assert other.house.settle(again, second).state is State.SUCCEEDED
+
+
+def test_a_lookup_that_finds_another_effect_is_asked_about(calls: Calls) -> None:
+    op = calls.new("findable", id="9")
+    first = calls.permit(op)
+    with next_owner(calls) as other:
+        given_up(other, op)
+        look = other.permit(op)
+        calls.house.settle(first, MADE)
+        other.house.settle(look, found(op, "tr_8"))
+        case = other.house.case(op)
+    assert case is not None
+    assert case.reason is Reason.RECONCILIATION_CONFLICT
+
+
+def test_two_late_answers_that_name_different_effects_are_asked_about(calls: Calls) -> None:
+    op = calls.new("findable", id="9")
+    first = calls.permit(op)
+    with next_owner(calls) as other:
+        given_up(other, op)
+        second = other.permit(op)
+        calls.house.clock.advance(LEASE)
+        given_up(calls, op)
+        third = calls.permit(op)
+        calls.house.settle(first, MADE)
+        other.house.settle(second, found(op, "tr_8"))
+        after = calls.house.settle(third, BUSY)
+        case = calls.house.case(op)
+    assert after.state is State.ESCALATED
+    assert case is not None
+    assert case.reason is Reason.RECONCILIATION_CONFLICT
+
+
+@pytest.mark.parametrize("call", ["keyed", "findable"])
+def test_an_effect_that_was_told_needs_no_contract(calls: Calls, call: str) -> None:
+    """Who closes the second attempt cannot read its answer; the first one's was read."""
+    op = calls.new(call, id="9")
+    first = calls.permit(op)
+    with next_owner(calls) as other:
+        given_up(other, op)
+        other.permit(op)
+        calls.house.settle(first, MADE, RESULT)
+        calls.house.clock.advance(LEASE)
+        assert calls.house.reserve(op, None) is True
+    after = calls.house.read(op)
+    assert (after.state, after.pending) == (State.SUCCEEDED, None)
+    assert after.result == RESULT
+
+
+# --- where a person is asked, or was --------------------------------------------------------
+
+
+def test_a_late_effect_is_known_to_whatever_a_person_decides(calls: Calls) -> None:
+    """`reconcile` looks; two lookups that find nothing do not deny what the provider answered."""
+    op = calls.new("findable", id="9")
+    first = calls.permit(op)
+    with next_owner(calls) as other:
+        given_up(other, op)
+        for _ in range(6):
+            other.next(op, BUSY)
+        assert other.house.read(op).state is State.ESCALATED
+        calls.house.settle(first, MADE)
+        told = other.house.read(op)
+        assert (told.state, told.certainty) == (State.ESCALATED, Certainty.APPLIED)
+        assert told.take == {"id": "tr_7"}
+        other.decide(op, Option.RECONCILE)
+        for _ in range(3):
+            look = other.permit(op)
+            assert look.operation.step is Step.LOOKUP
+            other.house.settle(look, NOTHING)
+        assert other.house.read(op).state is State.ESCALATED
+        assert calls.house.verified() is None
+
+
+def test_a_late_effect_ends_a_repetition_that_a_person_allowed(calls: Calls) -> None:
+    op = calls.new("keyed", id="9")
+    first = calls.permit(op)
+    with next_owner(calls) as other:
+        given_up(other, op)
+        for _ in range(2):
+            other.next(op, LOST)
+        assert other.house.read(op).state is State.ESCALATED
+        other.decide(op, Option.RESEND_SAME_KEY)
+        assert other.house.read(op).state is State.QUEUED
+        after = calls.house.settle(first, MADE)
+    assert (after.state, after.take) == (State.SUCCEEDED, {"id": "tr_7"})
+
+
+@pytest.mark.requirement("R22")
+def test_an_end_that_was_asked_for_outlives_a_question(calls: Calls) -> None:
+    """Absence is proven at last: nothing is sent for what nobody wants."""
+    op = calls.new("findable", id="9")
+    calls.send(op, LOST)
+    calls.house.write(lambda c: calls.house.ledger.drop(c, op.id, "over"))
+    for _ in range(6):
+        calls.next(op, BUSY)
+    assert calls.house.read(op).state is State.ESCALATED
+    calls.decide(op, Option.RECONCILE)
+    calls.next(op, NOTHING)
+    assert calls.next(op, NOTHING).state is State.DISCARDED
+
+
+def test_what_retention_took_does_not_come_back_with_a_late_answer(calls: Calls) -> None:
+    op = calls.new("plain", id="9")
+    first = calls.permit(op)
+    with next_owner(calls) as other:
+        given_up(other, op)
+        other.decide(op, Option.ABANDON)
+        emptied = sa.update(operations).where(operations.c.id == op.id).values(emptied_at=1)
+        other.house.write(lambda c: c.execute(emptied).rowcount)
+        calls.house.settle(first, MADE)
+    [kept] = calls.house.rows(sa.select(attempts.c.body, attempts.c.headers, attempts.c.late))
+    assert kept == {"body": None, "headers": None, "late": True}
+
+
 # --- what it brought ------------------------------------------------------------------------
 
 
@@ -196,9 +326,7 @@ def test_the_words_of_a_late_success_that_a_person_decides_about_are_kept(calls:
 
 # --- jobs -----------------------------------------------------------------------------------
 
-SEARCHED_JOB = contract(
-    CONTRACT
-    + """
+JOB_LOOKUP = """
 [jobs.export.lookup]
 method = "GET"
 path = "/exports"
@@ -207,7 +335,7 @@ match = { "/client_ref" = "{ref}" }
 take = { id = "/id" }
 settle = "30s"
 """
-)
+SEARCHED_JOB = contract(CONTRACT + JOB_LOOKUP)
 EXPORT = Holding(SEARCHED_JOB, SEARCHED_JOB.jobs["export"], "fp-1", "v-1")
 
 
@@ -237,6 +365,50 @@ def test_a_late_submission_of_a_job_that_is_watched_already(house: House, out: s
     assert case is not None
     assert case.reason is Reason.BINDING_MISMATCH
     assert house.verified() is None
+
+
+@pytest.mark.requirement("W31")
+@pytest.mark.parametrize("late", [False, True])
+def test_a_job_that_is_watched_already_asks_no_approval_to_watch_it(
+    house: House, late: bool
+) -> None:
+    """Else its question could be answered only until that approval is over."""
+    text = (
+        CONTRACT.replace(
+            'status = "GET /exports/{id}"',
+            'status = { method = "GET", path = "/exports/{id}", approval = "per_call" }',
+        )
+        + JOB_LOOKUP
+    )
+    rules = contract(text)
+    asking = Holding(rules, rules.jobs["export"], "fp-1", "v-1")
+    first, op = house.new("sales", held=asking), house.new("other", held=asking)
+    house.settle(house.permit(first, asking), ACCEPTED)
+    submission = house.permit(op, asking)
+    if late:
+        house.clock.advance(2 * LEASE)
+        with house.neighbour() as other:
+            assert other.reserve(op, asking) is True
+    after = house.settle(submission, ACCEPTED)
+    assert (after.state, after.approve_by) == (State.ESCALATED, None)
+    house.clock.advance(24 * 60 * 60_000)
+    assert isinstance(house.decide(op, Option.ABANDON, held=asking), Decided)
+
+
+@pytest.mark.parametrize("ended", ["failed", "done"])
+def test_a_late_submission_that_ended_at_once_is_found_all_the_same(
+    house: House, ended: str
+) -> None:
+    """Its own status request tells how."""
+    op = house.new(held=EXPORT)
+    submission = house.permit(op, EXPORT)
+    house.clock.advance(2 * LEASE)
+    with house.neighbour() as other:
+        assert other.reserve(op, EXPORT) is True
+        after = house.settle(submission, Said(200, {"id": "exp_1", "state": ended}))
+    assert after.provider_job == "exp_1"
+    assert after.state in (State.WAITING, State.SUCCEEDED)
+    assert after.certainty is Certainty.APPLIED
 
 
 def test_a_late_end_of_another_job_ends_nothing(house: House) -> None:
@@ -289,6 +461,19 @@ def test_what_a_dead_owner_left_waits_for_whom_it_can_be_read_by(house: House) -
         assert calls.reserve(op) is True
         assert house.read(op).step is Step.LOOKUP
         assert house.case(op) is None
+
+
+@pytest.mark.requirement("D10")
+def test_what_a_dead_owner_left_is_not_left_for_ever_to_whom_does_nothing(house: House) -> None:
+    op = Calls(house, SEARCHED).new("findable", id="9")
+    with house.neighbour("own_dead") as dead:
+        Calls(dead, SEARCHED).permit(op)
+    house.sign_on(op.binding)
+    with house.neighbour() as stranger:
+        assert stranger.reserve(op, None) is False
+        house.clock.advance(60_000 + LEASE)
+        assert stranger.reserve(op, None) is True
+    assert house.case(op) is not None
 
 
 @pytest.mark.requirement("D10")

@@ -14,7 +14,7 @@ from tests.storage.calls import MADE, Calls, found, transfers
 from tests.storage.house import CONTRACT, UNSENT, House, Said, holding, reply
 from tests.support import FixedRandom, ManualClock
 
-from forbear.rules.model import Certainty, Notice, Operation, Reason, State, Step
+from forbear.rules.model import Certainty, Operation, Reason, State, Step
 from forbear.rules.ports import TokenAnswer
 from forbear.storage import custody
 from forbear.storage.reserving import Reserved
@@ -59,14 +59,16 @@ def told(house: House, op: Operation) -> list[Mapping[str, object]]:
     return [event.body for event in house.events(op) if event.code == "late_evidence"]
 
 
-def test_the_answer_to_an_attempt_that_it_does_not_know_is_kept_as_evidence(tmp_path: Path) -> None:
+def test_the_answer_to_an_attempt_that_it_does_not_know_is_as_good_as_a_lookup(
+    tmp_path: Path,
+) -> None:
     op, out, before = forgotten(tmp_path / "home")
     with closing(held(before)) as house:
         assert house.read(op).state == State.UNCLEAR
         house.settle(out, Said(202, {"id": "exp_7"}))
         after = house.read(op)
-        assert (after.state, after.certainty) == (State.UNCLEAR, Certainty.MAYBE_APPLIED)
-        assert Notice.LATE_EVIDENCE in after.notices
+        assert (after.state, after.certainty) == (State.WAITING, Certainty.APPLIED)
+        assert after.provider_job == "exp_7"
         [event] = told(house, op)
         assert event["attempt"] == out.permit.attempt_id
         assert (event["outcome"], event["http"]) == ("answered", 202)

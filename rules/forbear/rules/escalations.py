@@ -538,7 +538,9 @@ def _write_lines(op: Operation, sent_as: str | None, action: Action | None, now:
         what = f", {sent_as}" if sent_as else ""
         lines.append(f"Sent: {times}, {_second(op.sent_at)}Z{what}, account {op.account}")
     elif op.approve_by is None:
-        lines.append("Sent: never")
+        lines.append(
+            "Sent: perhaps, by the home that this one is a copy of" if op.sent else "Sent: never"
+        )
     if op.sent_at is not None and op.attempts.used:
         answer = (
             f"{op.http_status}"

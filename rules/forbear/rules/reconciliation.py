@@ -126,17 +126,20 @@ def look(tried: Tried) -> Verdict | None:
     return Verdict(Event.MADE_UNCLEAR, changes, story=story_of(tried.signal))
 
 
-def doubted(op: Operation, now: int) -> Verdict | None:
+def doubted(op: Operation, now: int, *, out: bool = False) -> Verdict | None:
     """What becomes of an unfinished write in a store that may not be the living one.
 
     Since the copy was taken another process may have sent it, at the earliest when the copy last
     heard of it. What was not found before may be there since. None for what cannot have been
-    applied since, or is unclear anyhow. `op` has no open attempt.
+    applied since, or is unclear anyhow. What was sent from here and is still out is judged then:
+    of `op` with an open attempt only lookups that found nothing are forgotten.
     """
     if op.request_class is RequestClass.READ:
         return None
     if op.step is Step.LOOKUP:
         return _looked_in_vain(op)
+    if out:
+        return None
     stopped_before = op.state is State.ESCALATED and op.certainty in _NOTHING_DONE
     if op.step is not Step.SEND or not (op.state in _TO_BE_SENT or stopped_before):
         return None
@@ -168,8 +171,8 @@ def _looked_in_vain(op: Operation) -> Verdict | None:
     search = Search.of(op)
     if search == search.sent_again():
         return None
-    event = Event.OBSERVED if op.state is State.UNCLEAR else Event.NOTED
-    return Verdict(event, {"search": search.sent_again().kept()}, story={"why": "copy"})
+    forgotten = {"search": search.sent_again().kept()}
+    return Verdict(Event.NOTED, forgotten, story={"why": "copy"})
 
 
 _TO_BE_SENT = frozenset({State.QUEUED, State.DELAYED, State.SENDING, State.UNCLEAR})
@@ -209,6 +212,8 @@ def after_lookup(tried: Tried, *, can_still_send: bool) -> Verdict:
     """
     lookup, signal = lookup_of(tried.op, tried.action), tried.signal
     search = Search.of(tried.op)
+    if can_still_send:
+        search = replace(search, first_empty=None, first_boot=None)
     ended = tried.noting(search=search.ended().kept())
     if lookup is None:
         return stopped(Reason.UNCLEAR_WRITE, ended.seen, signal)
@@ -267,7 +272,6 @@ def _empty(tried: Tried, lookup: Lookup, search: Search, *, can_still_send: bool
     now = tried.now
     search = replace(search, last_empty=now)
     if can_still_send:
-        search = replace(search, first_empty=None, first_boot=None)
         return _look_again(tried, lookup, search, saw="nothing")
     if search.first_empty is None or _since_a_restart(search, tried):
         clocks = tried.clocks
@@ -356,10 +360,11 @@ def effect_in(asked: Operation, signal: Signal) -> Mapping[str, str] | None:
     only if it is the whole of one and found the effect, one time: what it did not find may be there
     by now, and what other pages said was given up with the attempt.
     """
-    if signal.meaning not in _GOOD:
+    if asked.step is Step.SEND:
+        ended = asked.kind is Kind.JOB and signal.meaning in _ENDED_JOB and "id" in signal.take
+        return signal.take if ended or signal.meaning in (*_GOOD, Meaning.EMPTY) else None
+    if asked.step is not Step.LOOKUP or signal.meaning not in _GOOD:
         return None
-    if asked.step is not Step.LOOKUP:
-        return signal.take
     page = signal.page
     if page is None or not page.readable or page.more is not None or Search.of(asked).pages:
         return None
@@ -367,6 +372,7 @@ def effect_in(asked: Operation, signal: Signal) -> Mapping[str, str] | None:
 
 
 _GOOD = frozenset({Meaning.ACCEPTED, Meaning.DONE, Meaning.SUCCEEDED})
+_ENDED_JOB = frozenset({Meaning.FAILED, Meaning.CANCELLED, Meaning.EXPIRED, Meaning.CONTRADICTORY})
 
 
 def found_late(
@@ -385,21 +391,36 @@ def found_late(
 
 
 def found_before(
-    op: Operation, action: Action, effect: Mapping[str, str], verdict: Verdict, now: int
+    op: Operation, action: Action | None, effect: Mapping[str, str], verdict: Verdict, now: int
 ) -> Verdict:
     """The verdict on an attempt that was out while a late answer to an earlier one told of the
     effect (`effect_in`): whatever it brought, the effect is there.
 
-    Unless it brought more: the effect too, an end, or another one that differs. What it says of
+    Unless it brought more: the effect too, or an end. Another effect is a conflict. What it says of
     others, of a scope or a credential, counts in any case.
     """
+    known = Signal(Meaning.DONE, Certainty.APPLIED)
     more = verdict.event in _TELLS_MORE or verdict.notice in _ENDED
+    if more and differ(effect, verdict.changes.get("take")):
+        return conflict(verdict)
     if more or verdict.reason in _DIFFERS:
         return verdict
-    known = Signal(Meaning.DONE, Certainty.APPLIED)
     found = _found(op, action, effect, known, {**verdict.changes, "search": None}, now)
     blocks, until = verdict.block_credential, verdict.scope_until
     return replace(found, block_credential=blocks, scope_until=until)
+
+
+def differ(one: Mapping[str, str], other: object) -> bool:
+    """Whether what names two effects cannot name one."""
+    if not isinstance(other, Mapping):
+        return False
+    return any(name in other and other[name] != value for name, value in one.items())
+
+
+def conflict(verdict: Verdict) -> Verdict:
+    """Ask about effects that differ, in the place of what one attempt alone would lead to."""
+    asks = stop(Reason.RECONCILIATION_CONFLICT, verdict.changes)
+    return replace(verdict, event=asks.event, changes=asks.changes, reason=asks.reason, notice=None)
 
 
 _TELLS_MORE = frozenset({Event.SUCCEEDED, Event.ACCEPTED})
@@ -408,15 +429,25 @@ _DIFFERS = frozenset({Reason.RECONCILIATION_CONFLICT, Reason.BINDING_MISMATCH})
 
 
 def _found(
-    op: Operation, action: Action, take: Mapping[str, str], signal: Signal, seen: Changes, now: int
+    op: Operation,
+    action: Action | None,
+    take: Mapping[str, str],
+    signal: Signal,
+    seen: Changes,
+    now: int,
 ) -> Verdict:
-    """A job goes on being watched, a call has succeeded."""
+    """A job goes on being watched, a call has succeeded.
+
+    Without the contract's `action` nobody can watch it.
+    """
     kept = {**op.take, **take}
     changes = seen | SUCCESS | {"take": kept, "certainty": Certainty.APPLIED}
     story = story_of(signal, found=dict(take))
-    if op.kind is not Kind.JOB or not isinstance(action, Job):
+    if op.kind is not Kind.JOB:
         done: Changes = {"validated": True, "step": Step.SEND}
         return Verdict(Event.SUCCEEDED, changes | done, story=story)
+    if not isinstance(action, Job):
+        return stopped(Reason.ACCEPTED_UNTRACKED, changes, signal)
     if any(name.removeprefix("take.") not in kept for name in handles(action)):
         return stopped(Reason.ACCEPTED_UNTRACKED, changes, signal)
     usual = action.limits.usual

@@ -12,7 +12,7 @@ from sqlalchemy import Connection
 
 from forbear.rules import breaker, sameness
 from forbear.rules.contract import Call
-from forbear.rules.decisions import Wish
+from forbear.rules.decisions import Wish, approved
 from forbear.rules.model import (
     FINAL,
     Certainty,
@@ -27,7 +27,7 @@ from forbear.rules.taskbudget import TaskFull, TaskLimits
 from forbear.storage import audit, authority, caps, rows, tallies
 from forbear.storage.brakes import Paused, paused
 from forbear.storage.caps import ScopeFull, WalkOver
-from forbear.storage.deciding import Decided
+from forbear.storage.deciding import Decided, wanted_again
 from forbear.storage.intents import (
     EndedTask,
     add_task,
@@ -42,7 +42,7 @@ from forbear.storage.intents import (
 from forbear.storage.schema import operations, requests, tasks
 from forbear.storage.statements import Statement
 from forbear.storage.tallies import Saved, Tally
-from forbear.storage.transitions import Holding, Ids, insert_case, recorded
+from forbear.storage.transitions import Holding, Ids, apply, insert_case, recorded
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +167,12 @@ def follow(connection: Connection, draft: Draft, holding: Holding, now: int, ids
     earlier = same_intent(connection, op)
     match judge(connection, op, draft.repeat, draft.repeat_window, earlier, now):
         case sameness.Join(known):
-            return _join(connection, known, draft.task, 0, now).operation
+            joined = _join(connection, known, draft.task, 0, now).operation
+            if joined.approve_by is None:
+                return joined
+            allowed = approved(joined, op.authorisation, now)
+            code = audit.Code.DECIDED
+            return apply(connection, joined, allowed, code, now, ids, holding=holding)
         case sameness.New(inherits):
             return _insert(connection, draft, inherits, holding, 0, now, ids).operation
         case other:
@@ -244,6 +249,8 @@ def _join(
 ) -> Accepted:
     if add_task(connection, known.id, task):
         audit.append(connection, known.id, now, audit.Code.JOINED, {"task": task})
+    if known.end_asked is not None and not known.final:
+        wanted_again(connection, known)
     saved = Saved.JOINED
     if _is_read(known):
         saved = Saved.STORED if known.final else Saved.COALESCED

@@ -46,12 +46,14 @@ def hold(connection: Connection, why: str, now: int, ids: Ids) -> None:
         row = {"target": COPY, "since": now, "by": {"why": why}}
         connection.execute(sa.insert(pauses), row)
         audit.append(connection, None, now, audit.Code.STORE_HELD, {"why": why})
-    unfinished = sa.select(operations).where(sa.text(LIVE), sa.text(WRITES), sa.not_(_OUT))
+    unfinished = sa.select(operations, _OUT.label("out")).where(sa.text(LIVE), sa.text(WRITES))
     for found in connection.execute(unfinished).mappings().all():
-        op = rows.operation(found)
-        verdict = doubted(op, now)
+        op, out = rows.operation(found), bool(found["out"])
+        verdict = doubted(op, now, out=out)
+        # What is out keeps its lease.
+        lease = dict[str, object]() if out else None
         if verdict is not None:
-            apply(connection, op, verdict, audit.Code.STORE_HELD, now, ids)
+            apply(connection, op, verdict, audit.Code.STORE_HELD, now, ids, lease=lease)
 
 
 def adopt(connection: Connection, by: Mapping[str, object], now: int) -> bool:

@@ -204,6 +204,13 @@ def leave(connection: Connection, op: Operation, more: Mapping[str, object]) -> 
     connection.execute(sa.update(operations).where(mine).values(pending=pending))
 
 
+def wanted_again(connection: Connection, op: Operation) -> None:
+    """Take back the wish that it ends: somebody else asks for it now."""
+    left = {name: value for name, value in (op.pending or {}).items() if name != "end"}
+    mine = operations.c.id == op.id
+    connection.execute(sa.update(operations).where(mine).values(pending=left or None))
+
+
 def end_task(
     connection: Connection, principal: str, task: str, why: str, now: int, ids: Ids
 ) -> list[Operation]:

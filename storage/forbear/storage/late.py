@@ -12,9 +12,11 @@ from dataclasses import dataclass
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
+from forbear.rules.escalations import has_handle
+from forbear.rules.lifecycle import Event
 from forbear.rules.model import Certainty, Notice, Operation, RequestClass, State, Step
 from forbear.rules.ports import Reply
-from forbear.rules.reconciliation import effect_in, found_late
+from forbear.rules.reconciliation import differ, effect_in, found_late
 from forbear.rules.signals import Meaning, Signal
 from forbear.rules.verdicts import Verdict
 from forbear.storage import audit, deciding, limits
@@ -29,7 +31,7 @@ from forbear.storage.outcomes import (
 )
 from forbear.storage.reserving import Reserved
 from forbear.storage.schema import attempts
-from forbear.storage.transitions import Holding, Ids, apply, load, must_load, note, open_attempt
+from forbear.storage.transitions import Holding, Ids, apply, load, open_attempt
 
 Judge = Callable[[Connection, Operation, Holding, Signal, int], Verdict]
 
@@ -53,41 +55,60 @@ def settle(connection: Connection, came: Late, judge: Judge, now: int, ids: Ids)
     reserved, signal = came.reserved, came.signal
     mine = attempts.c.id == reserved.permit.attempt_id
     row = connection.execute(sa.select(attempts.c.outcome, attempts.c.late).where(mine)).first()
-    if row is None:
-        return _unknown(connection, came, now)
-    op = must_load(connection, reserved.operation.id)
-    if row.late or row.outcome != "unknown":
-        return op
-    outcome = outcome_of(came.reply)
-    facts = evidence_of(reserved.operation, came.reply, signal, late=True)
-    stored = sa.update(attempts).where(mine).values(late=True, outcome=outcome, **facts)
-    connection.execute(stored)
-    limits.learn_late(connection, reserved, signal, now)
-    verdict = None
-    if open_attempt(connection, op.id) is None:
-        verdict = _judged(connection, op, came, judge, now)
-    else:
+    op = load(connection, reserved.operation.id)
+    if op is None:
+        # The store was set back to before the operation. The log has it all the same.
+        asked = reserved.operation
+        audit.append(connection, asked.id, now, audit.Code.LATE_EVIDENCE, _told(came))
+        return asked
+    if row is not None:
+        if row.late or row.outcome != "unknown":
+            return op
+        outcome = outcome_of(came.reply)
+        facts = evidence_of(reserved.operation, came.reply, signal, late=True)
+        if op.emptied_at is not None:
+            facts |= {"headers": None, "body": None, "note": None}
+        stored = sa.update(attempts).where(mine).values(late=True, outcome=outcome, **facts)
+        connection.execute(stored)
+        limits.learn_late(connection, reserved, signal, now)
+    out = open_attempt(connection, op.id) is not None
+    to_be_repeated = op.state is State.QUEUED and op.certainty is Certainty.MAYBE_APPLIED
+    if to_be_repeated and effect_in(reserved.operation, signal) is not None:
+        # A person let it be sent again under its key: that is not needed any more.
+        unclear, why = Verdict(Event.MADE_UNCLEAR), audit.Code.RECONCILIATION_REQUIRED
+        op = apply(connection, op, unclear, why, now, ids, holding=reserved.holding)
+    verdict = _evidence(op, came) if out else _judged(connection, op, came, judge, now)
+    if out:
         _leave(connection, op, came)
-    if verdict is not None:
-        code, body = audit.Code.LATE_EVIDENCE, _told(came)
-        return apply(connection, op, verdict, code, now, ids, holding=reserved.holding, body=body)
-    return _noted(connection, op, came, now)
+    code, body = audit.Code.LATE_EVIDENCE, _told(came)
+    lease = dict[str, object]() if out else None  # only its owner changes what becomes of it
+    after = apply(
+        connection,
+        op,
+        verdict,
+        code,
+        now,
+        ids,
+        holding=reserved.holding,
+        body=body,
+        lease=lease,
+    )
+    if after.state is op.state:
+        add_evidence(connection, after, reserved.holding, in_words(signal), now)
+    return after
 
 
-def _judged(
-    connection: Connection, op: Operation, came: Late, judge: Judge, now: int
-) -> Verdict | None:
-    """The verdict on it where nothing else is out; None: it decides nothing."""
+def _judged(connection: Connection, op: Operation, came: Late, judge: Judge, now: int) -> Verdict:
+    """The verdict on it where nothing else is out."""
     holding, signal = came.reserved.holding, came.signal
     if op.state is State.WAITING and signal.meaning in _ENDS and _of_the_job(op, came):
         return judge(connection, op, holding, signal, now)
-    if op.state is not State.UNCLEAR:
-        return None
-    found = found_late(op, came.reserved.operation, holding.action, signal, now)
-    if found is None:
-        return None
-    verdict = with_pending(op, with_result(found, came.result), holding.action, now)
-    return watched_already(connection, op, verdict)
+    if op.state is State.UNCLEAR:
+        found = found_late(op, came.reserved.operation, holding.action, signal, now)
+        if found is not None:
+            verdict = with_pending(op, with_result(found, came.result), holding.action, now)
+            return watched_already(connection, op, verdict)
+    return _evidence(op, came)
 
 
 _ENDS = frozenset({Meaning.SUCCEEDED, Meaning.FAILED, Meaning.CANCELLED, Meaning.EXPIRED})
@@ -101,36 +122,30 @@ def _of_the_job(op: Operation, came: Late) -> bool:
     return came.signal.take.get("id") == op.provider_job
 
 
+def _evidence(op: Operation, came: Late) -> Verdict:
+    """What it says where it decides nothing: it stays on the record, and no lookup denies it."""
+    changes: dict[str, object] = {}
+    effect = effect_in(came.reserved.operation, came.signal)
+    writes = op.request_class is not RequestClass.READ
+    if effect is not None and writes and op.state is State.ESCALATED and not has_handle(op):
+        changes = {"certainty": Certainty.APPLIED, "take": {**effect, **op.take}}
+    elif op.state is State.WAITING and came.signal.meaning in _ENDS and _of_the_job(op, came):
+        changes = {"terminal_seen": True}
+    return Verdict(Event.NOTED, changes, notice=Notice.LATE_EVIDENCE)
+
+
 def _leave(connection: Connection, op: Operation, came: Late) -> None:
-    """Leave the effect of a write in doubt to whoever closes the attempt that is out."""
-    if op.request_class is RequestClass.READ or op.certainty is not Certainty.MAYBE_APPLIED:
+    """Leave the effect of a write to whoever closes the attempt that is out."""
+    if op.request_class is RequestClass.READ or op.state not in (State.SENDING, State.UNCLEAR):
         return
     effect = effect_in(came.reserved.operation, came.signal)
-    if effect is not None:
-        left = {"take": dict(effect), "result": came.result}
-        deciding.leave(connection, op, {"effect": left})
-
-
-def _noted(connection: Connection, op: Operation, came: Late, now: int) -> Operation:
-    op = note(connection, op, Notice.LATE_EVIDENCE, now)
-    audit.append(connection, op.id, now, audit.Code.LATE_EVIDENCE, _told(came))
-    add_evidence(connection, op, came.reserved.holding, in_words(came.signal), now)
-    return op
-
-
-def _unknown(connection: Connection, came: Late, now: int) -> Operation:
-    """Keep what came of a request that this store never heard of.
-
-    The store was set back to before the reservation, by a restored dump or a replica that lacks the
-    last commits. There is no row that the answer could go into, perhaps not even an operation. The
-    log has it all the same, and whoever decides is told.
-    """
-    op = load(connection, came.reserved.operation.id)
-    if op is not None:
-        return _noted(connection, op, came, now)
-    asked = came.reserved.operation
-    audit.append(connection, asked.id, now, audit.Code.LATE_EVIDENCE, _told(came))
-    return asked
+    if effect is None:
+        return
+    left: dict[str, object] = {"take": dict(effect), "result": came.result}
+    before = (op.pending or {}).get("effect")
+    if before is not None:
+        left = {**before, "differs": before.get("differs") or differ(effect, before["take"])}
+    deciding.leave(connection, op, {"effect": left})
 
 
 def _told(came: Late) -> dict[str, object]:

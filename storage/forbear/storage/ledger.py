@@ -363,7 +363,8 @@ class Ledger:
                 )
             return False
         ours = holding is not None and holding.action.binding == op.binding
-        if not ours and roster.holds(connection, op.binding, self._liveness, now.wall):
+        fresh = op.next_at is not None and now.wall - op.next_at < STRANDED_AFTER
+        if not ours and fresh and roster.holds(connection, op.binding, self._liveness, now.wall):
             return False  # who can read what comes of it takes it over
         told = {"certainty": str(Certainty.MAYBE_APPLIED), "note": "its owner is gone"}
         reserving.close(connection, attempt.id, now.wall, "unknown", told)
@@ -483,6 +484,10 @@ class Ledger:
                     told = f"{known.id} did or may have done that already"
                     look = f"forbear show {known.id}"
                     return Refusal(Code.POSSIBLE_DUPLICATE, told, look, known.id)
+                case sameness.Join(known) if known.state is State.ESCALATED:
+                    told = f"{known.id} asks for that already, and waits for a decision of its own"
+                    look = f"forbear show {known.id}"
+                    return Refusal(Code.NOT_ALLOWED_IN_STATE, told, look, known.id)
                 case _:
                     pass
         decided = deciding.decide(

@@ -24,7 +24,7 @@ from forbear.rules.model import (
 )
 from forbear.rules.paging import Progress, items_text
 from forbear.rules.ports import Reply
-from forbear.rules.reconciliation import found_before
+from forbear.rules.reconciliation import conflict, found_before
 from forbear.rules.signals import Meaning, Signal
 from forbear.rules.verdicts import Verdict, stop
 from forbear.storage import audit
@@ -99,7 +99,7 @@ def watched_already(connection: Connection, op: Operation, verdict: Verdict) -> 
     watched = watching(connection, op, job) if isinstance(job, str) else None
     if watched is None:
         return verdict
-    kept = ("provider_job", "accepted_at", "step")
+    kept = ("provider_job", "accepted_at", "step", "approve_by")
     changes = {name: value for name, value in verdict.changes.items() if name not in kept}
     story = {**verdict.story, "watched_by": watched.id}
     if watched.intent != op.intent:
@@ -142,21 +142,15 @@ def in_words(signal: Signal) -> str:
 def with_pending(op: Operation, verdict: Verdict, action: Action | None, now: int) -> Verdict:
     """Apply what was left while the attempt was out: an effect that a late answer told of, and an
     end that was asked for. Effects are kept, no retry is made.
-
-    Without the `action` that can read it, an effect stays for whoever has that.
     """
     if op.pending is None:
         return verdict
-    effect, left = op.pending.get("effect"), None
-    match effect, action:
-        case None, _:
-            pass
-        case _, None:
-            left = {"effect": effect}
-        case _:
-            verdict = found_before(op, action, effect["take"], verdict, now)
-            verdict = with_result(verdict, effect.get("result"))
-    changes = {**verdict.changes, "pending": left}
+    effect = op.pending.get("effect")
+    if effect is not None:
+        verdict = found_before(op, action, effect["take"], verdict, now)
+        verdict = with_result(verdict, effect.get("result"))
+        verdict = conflict(verdict) if effect.get("differs") else verdict
+    changes = {**verdict.changes, "pending": None}
     if op.end_asked is None:
         return replace(verdict, changes=changes)
     unclear = verdict.event is Event.MADE_UNCLEAR or (
@@ -164,11 +158,15 @@ def with_pending(op: Operation, verdict: Verdict, action: Action | None, now: in
     )
     if unclear and changes.get("step", op.step) is Step.LOOKUP:
         return verdict  # it stays, with the wish, until what it did is known (section 5)
+    # What is asked about stays, with the wish, for what is decided then.
+    stays = {**changes, "pending": {"end": op.end_asked}}
     if unclear and changes.get("certainty") is not Certainty.NOT_APPLIED:
-        return stop(Reason.UNCLEAR_WRITE, changes, **verdict.story)
+        return stop(Reason.UNCLEAR_WRITE, stays, **verdict.story)
     judged = replace(op, **fields(changes))
     goes_on = verdict.event in _GOES_ON
     asks_for_nothing = verdict.event is Event.STOPPED and escalations.may_send_again(judged)
+    if verdict.reason is Reason.UNCLEAR_WRITE and not asks_for_nothing:
+        return replace(verdict, changes=stays)
     if not goes_on and not asks_for_nothing:
         return replace(verdict, changes=changes)
     ended = decisions.discard(judged, op.end_asked)
