@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import cast
 
 from forbear.rules import backoff
 from forbear.rules.conclusions import (
@@ -401,7 +402,8 @@ def found_before(
     """
     known = Signal(Meaning.DONE, Certainty.APPLIED)
     more = verdict.event in _TELLS_MORE or verdict.notice in _ENDED
-    if more and differ(effect, verdict.changes.get("take")):
+    taken = cast(Mapping[str, str], verdict.changes.get("take", {}))
+    if more and differ(effect, taken):
         return conflict(verdict)
     if more or verdict.reason in _DIFFERS:
         return verdict
@@ -410,11 +412,9 @@ def found_before(
     return replace(found, block_credential=blocks, scope_until=until)
 
 
-def differ(one: Mapping[str, str], other: object) -> bool:
+def differ(one: Mapping[str, str], other: Mapping[str, str]) -> bool:
     """Whether what names two effects cannot name one."""
-    if not isinstance(other, Mapping):
-        return False
-    return any(name in other and other[name] != value for name, value in one.items())
+    return any(other.get(name, value) != value for name, value in one.items())
 
 
 def conflict(verdict: Verdict) -> Verdict:
