@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+import sqlalchemy as sa
 from tests.storage.calls import BY, Calls
 from tests.storage.house import (
     CONTRACT,
@@ -36,6 +37,7 @@ from forbear.storage import authority
 from forbear.storage.accepting import Accepted, Draft
 from forbear.storage.brakes import Brakes
 from forbear.storage.deciding import Decided
+from forbear.storage.schema import grants
 from forbear.storage.transitions import Holding
 from forbear.tools import drafts
 
@@ -359,6 +361,25 @@ def test_one_extension_beyond_the_contract_needs_a_reason_and_is_the_last(house:
     assert isinstance(found, Decided)
     assert found.operation.extensions == Budget(2, 1)
     assert isinstance(extend(comment="and once more"), Refusal)
+
+
+@pytest.mark.requirement("E08")
+@pytest.mark.parametrize("ends", ["revoked", "over"])
+def test_nothing_leaves_under_a_grant_that_ended_while_it_waited(calls: Calls, ends: str) -> None:
+    house = calls.house
+    first = calls.new("pay", amount=1, to="bob")
+    decided(calls.decide(first, Option.APPROVE))
+    waits = calls.new("pay", amount=2, to="bob")
+    if ends == "over":
+        ended = sa.update(grants).where(grants.c.expires_at > 0)
+        house.write(lambda c: c.execute(ended.values(expires_at=house.clock.now().wall)).rowcount)
+    else:
+        [row] = house.rows(sa.select(grants.c.id))
+        assert house.write(lambda c: authority.revoke(c, row["id"], house.clock.now().wall))
+    assert house.read(waits).authorisation.startswith("gra_")
+    assert calls.reserve(waits) is True
+    assert house.read(waits).state is State.ESCALATED
+    assert house.attempts(waits) == []
 
 
 # --- a cancellation by decision -------------------------------------------------------------

@@ -12,12 +12,13 @@ from pathlib import Path
 
 import pytest
 from tests.storage.calls import BY, MADE, NOTHING, Calls, found, transfers
-from tests.storage.house import ACCEPTED, BUSY, CONTRACT, LIMITED, LOST, House
+from tests.storage.house import ACCEPTED, BUSY, CONTRACT, DENIED, LIMITED, LOST, House, Said
 from tests.storage.test_setback import copied
 from tests.support import FixedRandom, ManualClock
 
 from forbear.rules.model import Certainty, Operation, Option, Reason, State, Step
 from forbear.storage import custody
+from forbear.storage.transitions import Holding
 
 pytestmark = pytest.mark.requirement("D11")
 
@@ -224,6 +225,53 @@ def test_a_write_that_a_person_may_have_let_go_on_in_the_original_is_unclear(
             case = calls.house.case(op)
             assert case is not None
             assert case.reason is Reason.UNCLEAR_WRITE
+        assert calls.house.verified() is None
+
+
+@pytest.mark.requirement("E13")
+@pytest.mark.parametrize("call", ["plain", "keyed", "findable", "both"])
+@pytest.mark.parametrize("stops", [LIMITED, DENIED], ids=["429", "401"])
+def test_what_a_person_was_to_decide_is_not_sent_by_itself(
+    tmp_path: Path, call: str, stops: Said
+) -> None:
+    """The original's person may have abandoned it, or let it be sent."""
+    twins = Twins(tmp_path / "home")
+    with twins.original() as calls:
+        op = calls.new(call, id="9")
+        for _ in range(3):
+            if calls.house.read(op).state is not State.ESCALATED:
+                calls.next(op, stops)
+        assert calls.house.read(op).state is State.ESCALATED
+    twins.part()
+    with twins.copy(adopted=True) as calls:
+        held = calls.held(call)
+        renewed = Holding(held.contract, held.action, held.credential, "v-2")
+        for _ in range(12):
+            if calls.house.read(op).next_at is None:
+                break
+            calls.house.due(op)
+            step = calls.house.reserve(op, renewed)
+            if not isinstance(step, bool):
+                assert step.operation.step is Step.LOOKUP
+                calls.house.settle(step, NOTHING)
+        assert calls.house.read(op).state is State.ESCALATED
+
+
+def test_what_was_proven_absent_before_the_copy_may_be_done_since(tmp_path: Path) -> None:
+    """The original sent it again, by a decision; the copy must not take it for undone."""
+    twins = Twins(tmp_path / "home")
+    with twins.original() as calls:
+        op = calls.new("both", id="9")
+        calls.send(op, BUSY)
+        calls.next(op, BUSY)
+        calls.next(op, LOST)
+        for _ in range(2):
+            calls.next(op, NOTHING)
+        proven = calls.house.read(op)
+        assert (proven.state, proven.certainty) == (State.ESCALATED, Certainty.NOT_APPLIED)
+    twins.part()
+    with twins.copy(adopted=True) as calls:
+        assert calls.house.read(op).certainty is Certainty.MAYBE_APPLIED
         assert calls.house.verified() is None
 
 

@@ -67,7 +67,7 @@ class Search:
     """What the lookup that is under way found so far, each effect once."""
     proven: bool = False
     """Nothing more is sent without a decision: absence was proven and the one resend is due or was
-    made, or nobody allowed the first request yet."""
+    made, or a person was to decide about it first."""
     first_boot: tuple[str, int] | None = None
     """`first_empty` on the clock that nobody sets, and the boot that it belongs to."""
 
@@ -145,7 +145,7 @@ def doubted(op: Operation, now: int, *, out: bool = False) -> Verdict | None:
     if op.step is not Step.SEND or not (op.state in _TO_BE_SENT or stopped_before):
         return None
     search = Search.of(op).sent_again()
-    if op.approve_by is not None:
+    if op.approve_by is not None or stopped_before:
         search = replace(search, proven=True)
     changes: Changes = {
         "certainty": Certainty.MAYBE_APPLIED,
@@ -168,11 +168,16 @@ def doubted(op: Operation, now: int, *, out: bool = False) -> Verdict | None:
 
 
 def _looked_in_vain(op: Operation) -> Verdict | None:
-    """Forget what lookups did not find: it counts no more. None if there is nothing to forget."""
+    """Forget what lookups did not find: it counts no more, and proves nothing of what was sent
+    since. None if there is nothing to forget.
+    """
     search = Search.of(op)
-    if search == search.sent_again():
+    denied = op.certainty in _NOTHING_DONE
+    if search == search.sent_again() and not denied:
         return None
-    forgotten = {"search": search.sent_again().kept()}
+    forgotten: Changes = {"search": search.sent_again().kept()}
+    if denied:
+        forgotten["certainty"] = Certainty.MAYBE_APPLIED
     return Verdict(Event.NOTED, forgotten, story={"why": "copy"})
 
 

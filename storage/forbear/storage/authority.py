@@ -66,9 +66,12 @@ _AUTHORISATION = Statement(
 def consume(connection: Connection, op: Operation, attempt_id: str, now: int) -> bool:
     """Take up the authorisation that `op` runs under, in the transaction of a permit.
 
-    The first permit consumes it; what follows inside the granted limits rests on the same. False if
-    it is for another request or over: then nothing may leave under it.
+    The first permit consumes it; what follows inside the granted limits rests on the same. A
+    session's grant must still hold when the first request leaves. False if it is for another
+    request or over: then nothing may leave under it.
     """
+    if op.authorisation.startswith(_GRANT):
+        return op.sent_at is not None or _holds(connection, op.authorisation, now)
     row = _AUTHORISATION.first(connection, case=op.authorisation)
     if row is None or row.consumed_at is not None:
         return True
@@ -104,7 +107,7 @@ def grant_session(
 
     It ends at `until`, after 8 hours, when it is revoked, or with the client.
     """
-    grant_id = f"gra_{ids.token(16)}"
+    grant_id = f"{_GRANT}{ids.token(16)}"
     row = {
         "id": grant_id,
         "principal": op.principal,
@@ -120,6 +123,14 @@ def grant_session(
     }
     connection.execute(sa.insert(grants), row)
     return grant_id
+
+
+_GRANT = "gra_"
+
+
+def _holds(connection: Connection, grant_id: str, now: int) -> bool:
+    still = grants.c.id == grant_id, grants.c.expires_at > now, grants.c.revoked_at.is_(None)
+    return connection.execute(sa.select(grants.c.id).where(*still)).first() is not None
 
 
 def session_of(

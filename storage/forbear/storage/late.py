@@ -22,6 +22,7 @@ from forbear.rules.verdicts import Verdict
 from forbear.storage import audit, deciding, limits
 from forbear.storage.outcomes import (
     add_evidence,
+    after_cancel,
     evidence_of,
     in_words,
     outcome_of,
@@ -93,6 +94,7 @@ def settle(connection: Connection, came: Late, judge: Judge, now: int, ids: Ids)
         body=body,
         lease=lease,
     )
+    after_cancel(connection, after, now)
     if after.state is op.state:
         add_evidence(connection, after, reserved.holding, in_words(signal), now)
     return after
