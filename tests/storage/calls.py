@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tests.storage.house import KEY, House, Said, contract
+from tests.storage.world import FINDABLE, KEYED
 
 from forbear.rules.decisions import Wish
 from forbear.rules.model import Operation, Option, Priority, Refusal
@@ -26,23 +27,6 @@ take = {{ id = "/id" }}
 require = {{ "/id" = "non_empty" }}
 deadline = "1h"
 approval = "{approval}"
-"""
-
-KEYED = """
-[calls.{name}.idempotency]
-at = "header:Idempotency-Key"
-window = "2m"
-"""
-
-FINDABLE = """
-[calls.{name}.lookup]
-method = "GET"
-path = "/transfers"
-items = "/items"
-match = {{ "/reference" = "{{ref}}" }}
-take = {{ id = "/id" }}
-settle = "30s"
-absence_proves = true
 """
 
 MADE = Said(201, {"id": "tr_7"})
